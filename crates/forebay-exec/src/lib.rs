@@ -1,0 +1,1 @@
+//! The streaming executor: I/O runtime, CPU pool, ordering, cancellation.

@@ -1,0 +1,1 @@
+//! Slabs and their pools, batches handed to the trainer.

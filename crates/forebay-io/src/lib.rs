@@ -1,0 +1,1 @@
+//! Bytes and rows: stores, listing, Parquet readers and writers, the commit protocol.

@@ -1,0 +1,1 @@
+//! CPU operators: image decoding and transforms.

@@ -1,0 +1,1 @@
+//! Forebay: a streaming data engine for machine learning.
