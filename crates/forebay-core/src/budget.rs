@@ -1,8 +1,422 @@
 //! One byte budget for the process, with awaitable reservations.
+//!
+//! Every loader and every job opens an [`Account`]. Work asks for bytes before it fetches them and
+//! holds the [`Reservation`] until the bytes are gone. Three rules:
+//!
+//! 1. **Head of the line.** Work whose sequence number is at or below the account's head is always
+//!    admitted, at once. The head is the batch that the consumer waits for next, so the one piece
+//!    of work that everything else waits for never waits for credit itself. This makes deadlock
+//!    impossible; the price is that the budget can be exceeded by the head's own items.
+//! 2. **Others' heads.** Work beyond the head leaves room for the head-sized share of every other
+//!    account, so that no loader's prefetch starves another loader.
+//! 3. **In order.** Within an account, later work never overtakes earlier work that waits.
+//!
+//! # Implementation details
+//!
+//! One mutex guards all numbers. A waiting reservation is an entry in an ordered map, keyed by
+//! (sequence, arrival); whoever frees bytes or moves a head grants what can now be granted and
+//! wakes the tasks outside the lock. A grant is accounted at once, so it cannot be taken by
+//! another; a future that is dropped after its grant gives the bytes back.
 
-/// In progress.
-pub struct ByteBudget;
-/// In progress.
-pub struct Account;
-/// In progress.
-pub struct Reservation;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Arc, Mutex, lock};
+
+/// What reserved bytes are for. Each kind has a gauge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Encoded bytes on their way from storage, and the decoded columns of open windows.
+    Window,
+    /// Slabs that are being filled or wait to be delivered.
+    Slab,
+    /// Slabs in the hands of the consumer.
+    Consumer,
+}
+
+const KINDS: usize = 3;
+
+/// The budget. Cloning gives another handle to the same budget.
+#[derive(Clone)]
+pub struct ByteBudget(Arc<Mutex<State>>);
+
+struct State {
+    limit: u64,
+    used: u64,
+    peak: u64,
+    next_id: u64,
+    accounts: BTreeMap<u64, AccountState>,
+}
+
+struct AccountState {
+    limit: u64,
+    used: u64,
+    peak: u64,
+    by_kind: [u64; KINDS],
+    /// Sequence numbers up to here are always admitted.
+    head: u64,
+    /// Bytes that the head may need: what others leave free for it.
+    head_bytes: u64,
+    next_waiter: u64,
+    waiters: BTreeMap<(u64, u64), Waiter>,
+    open: bool,
+}
+
+struct Waiter {
+    bytes: u64,
+    granted: bool,
+    waker: Option<Waker>,
+}
+
+impl AccountState {
+    /// How much of the head's share the account does not hold yet.
+    fn missing_head(&self) -> u64 {
+        if self.open { self.head_bytes.saturating_sub(self.used) } else { 0 }
+    }
+}
+
+impl State {
+    fn take(&mut self, account: u64, bytes: u64, kind: Held) {
+        self.used += bytes;
+        self.peak = self.peak.max(self.used);
+        if let Some(a) = self.accounts.get_mut(&account) {
+            a.used += bytes;
+            a.peak = a.peak.max(a.used);
+            a.by_kind[kind as usize] += bytes;
+        }
+    }
+
+    fn give(&mut self, account: u64, bytes: u64, kind: Held) {
+        self.used -= bytes;
+        let mut gone = false;
+        if let Some(a) = self.accounts.get_mut(&account) {
+            a.used -= bytes;
+            a.by_kind[kind as usize] -= bytes;
+            gone = !a.open && a.used == 0;
+        }
+        if gone {
+            self.accounts.remove(&account);
+        }
+    }
+
+    fn fits(&self, account: u64, seq: u64, bytes: u64) -> bool {
+        let Some(a) = self.accounts.get(&account) else { return true };
+        if seq <= a.head {
+            return true;
+        }
+        let others: u64 = self
+            .accounts
+            .iter()
+            .filter(|(id, _)| **id != account)
+            .map(|(_, other)| other.missing_head())
+            .sum();
+        a.used.saturating_add(bytes) <= a.limit
+            && self.used.saturating_add(bytes).saturating_add(others) <= self.limit
+    }
+
+    /// Grants in order, per account, what can be granted; returns whom to wake.
+    fn grant(&mut self) -> Vec<Waker> {
+        let mut wake = Vec::new();
+        let ids: Vec<u64> = self.accounts.keys().copied().collect();
+        for id in ids {
+            loop {
+                let next = self.accounts.get(&id).and_then(|a| {
+                    a.waiters.iter().find(|(_, w)| !w.granted).map(|(key, w)| (*key, w.bytes))
+                });
+                let Some((key, bytes)) = next else { break };
+                if !self.fits(id, key.0, bytes) {
+                    break;
+                }
+                self.take(id, bytes, Held::Window);
+                if let Some(w) = self.accounts.get_mut(&id).and_then(|a| a.waiters.get_mut(&key)) {
+                    w.granted = true;
+                    wake.extend(w.waker.take());
+                }
+            }
+        }
+        wake
+    }
+}
+
+fn wake_all(wakers: Vec<Waker>) {
+    for w in wakers {
+        w.wake();
+    }
+}
+
+impl ByteBudget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            limit,
+            used: 0,
+            peak: 0,
+            next_id: 0,
+            accounts: BTreeMap::new(),
+        })))
+    }
+
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        lock(&self.0).limit
+    }
+
+    /// Bytes reserved now, over all accounts.
+    pub fn used(&self) -> u64 {
+        lock(&self.0).used
+    }
+
+    /// The most bytes that were ever reserved at once.
+    pub fn peak(&self) -> u64 {
+        lock(&self.0).peak
+    }
+
+    /// Accounts that are open or still hold bytes.
+    pub fn accounts(&self) -> usize {
+        lock(&self.0).accounts.len()
+    }
+
+    /// Opens an account. `limit` is its own share (clamped to the budget); `head_bytes` is what the
+    /// head of its line needs at least, which other accounts' prefetch leaves free.
+    pub fn open(&self, limit: u64, head_bytes: u64) -> Account {
+        let mut s = lock(&self.0);
+        let id = s.next_id;
+        s.next_id += 1;
+        let limit = limit.min(s.limit);
+        s.accounts.insert(
+            id,
+            AccountState {
+                limit,
+                used: 0,
+                peak: 0,
+                by_kind: [0; KINDS],
+                head: 0,
+                head_bytes: head_bytes.min(limit),
+                next_waiter: 0,
+                waiters: BTreeMap::new(),
+                open: true,
+            },
+        );
+        drop(s);
+        Account(Arc::new(Opened { budget: self.clone(), id }))
+    }
+}
+
+struct Opened {
+    budget: ByteBudget,
+    id: u64,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut s = lock(&self.budget.0);
+        let mut gone = false;
+        if let Some(a) = s.accounts.get_mut(&self.id) {
+            a.open = false;
+            gone = a.used == 0;
+        }
+        if gone {
+            s.accounts.remove(&self.id);
+        }
+        // Its head share is free for the others now.
+        let wake = s.grant();
+        drop(s);
+        wake_all(wake);
+    }
+}
+
+/// One loader's or job's part of the budget. Cloning gives another handle; the account closes with
+/// the last of them.
+#[derive(Clone)]
+pub struct Account(Arc<Opened>);
+
+impl Account {
+    fn with<T: Default>(&self, f: impl FnOnce(&AccountState) -> T) -> T {
+        lock(&self.0.budget.0).accounts.get(&self.0.id).map(f).unwrap_or_default()
+    }
+
+    /// The account's own limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.with(|a| a.limit)
+    }
+
+    /// Bytes that this account holds.
+    pub fn used(&self) -> u64 {
+        self.with(|a| a.used)
+    }
+
+    /// The most bytes that this account held at once.
+    pub fn peak(&self) -> u64 {
+        self.with(|a| a.peak)
+    }
+
+    /// Bytes that this account holds of one kind.
+    pub fn held(&self, kind: Held) -> u64 {
+        self.with(|a| a.by_kind[kind as usize])
+    }
+
+    /// Moves the head of the line to `seq`: everything up to it is admitted at once from now on.
+    pub fn set_head(&self, seq: u64) {
+        let mut s = lock(&self.0.budget.0);
+        if let Some(a) = s.accounts.get_mut(&self.0.id) {
+            a.head = a.head.max(seq);
+        }
+        let wake = s.grant();
+        drop(s);
+        wake_all(wake);
+    }
+
+    /// Waits for `bytes` for the work of sequence number `seq`. An item larger than the account is
+    /// clamped to it, so that it is delivered alone rather than never.
+    pub fn reserve(&self, seq: u64, bytes: u64) -> Reserve {
+        Reserve { account: self.clone(), seq, bytes, waiting: None }
+    }
+
+    /// Takes `bytes` without waiting, whatever the budget says. For bytes that exist already.
+    pub fn force(&self, bytes: u64, kind: Held) -> Reservation {
+        lock(&self.0.budget.0).take(self.0.id, bytes, kind);
+        Reservation { account: self.clone(), bytes, kind }
+    }
+}
+
+/// The future of [`Account::reserve`]. Dropping it gives up the place in the line.
+#[must_use = "a reservation is made when it is awaited"]
+pub struct Reserve {
+    account: Account,
+    seq: u64,
+    bytes: u64,
+    waiting: Option<(u64, u64)>,
+}
+
+impl Future for Reserve {
+    type Output = Reservation;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reservation> {
+        let this = &mut *self;
+        let budget = this.account.0.budget.clone();
+        let id = this.account.0.id;
+        let mut s = lock(&budget.0);
+        if let Some(key) = this.waiting {
+            let granted = s.accounts.get_mut(&id).and_then(|a| {
+                let w = a.waiters.get_mut(&key)?;
+                if w.granted {
+                    a.waiters.remove(&key).map(|w| w.bytes)
+                } else {
+                    w.waker = Some(cx.waker().clone());
+                    None
+                }
+            });
+            return match granted {
+                Some(bytes) => {
+                    this.waiting = None;
+                    drop(s);
+                    Poll::Ready(Reservation {
+                        account: this.account.clone(),
+                        bytes,
+                        kind: Held::Window,
+                    })
+                }
+                None => Poll::Pending,
+            };
+        }
+        let limit = s.accounts.get(&id).map_or(this.bytes, |a| a.limit);
+        let bytes = this.bytes.min(limit);
+        let earlier = s.accounts.get(&id).is_some_and(|a| {
+            a.waiters.iter().any(|(key, w)| !w.granted && key.0 <= this.seq)
+        });
+        let head = s.accounts.get(&id).is_none_or(|a| this.seq <= a.head);
+        if head || (!earlier && s.fits(id, this.seq, bytes)) {
+            s.take(id, bytes, Held::Window);
+            drop(s);
+            return Poll::Ready(Reservation {
+                account: this.account.clone(),
+                bytes,
+                kind: Held::Window,
+            });
+        }
+        if let Some(a) = s.accounts.get_mut(&id) {
+            let key = (this.seq, a.next_waiter);
+            a.next_waiter += 1;
+            a.waiters.insert(
+                key,
+                Waiter { bytes, granted: false, waker: Some(cx.waker().clone()) },
+            );
+            this.waiting = Some(key);
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let Some(key) = self.waiting.take() else { return };
+        let mut s = lock(&self.account.0.budget.0);
+        let removed = s.accounts.get_mut(&self.account.0.id).and_then(|a| a.waiters.remove(&key));
+        if let Some(w) = removed
+            && w.granted
+        {
+            s.give(self.account.0.id, w.bytes, Held::Window);
+        }
+        // A later waiter may have stood behind this one.
+        let wake = s.grant();
+        drop(s);
+        wake_all(wake);
+    }
+}
+
+/// Bytes that are accounted for until this is dropped.
+pub struct Reservation {
+    account: Account,
+    bytes: u64,
+    kind: Held,
+}
+
+impl Reservation {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Changes the amount to what the bytes turned out to be. Growing never waits: the bytes exist.
+    pub fn resize(&mut self, bytes: u64) {
+        let mut s = lock(&self.account.0.budget.0);
+        s.take(self.account.0.id, bytes, self.kind);
+        s.give(self.account.0.id, self.bytes, self.kind);
+        self.bytes = bytes;
+        let wake = s.grant();
+        drop(s);
+        wake_all(wake);
+    }
+
+    /// Moves the bytes to another gauge.
+    pub fn set_kind(&mut self, kind: Held) {
+        let mut s = lock(&self.account.0.budget.0);
+        if let Some(a) = s.accounts.get_mut(&self.account.0.id) {
+            a.by_kind[self.kind as usize] -= self.bytes;
+            a.by_kind[kind as usize] += self.bytes;
+        }
+        self.kind = kind;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut s = lock(&self.account.0.budget.0);
+        s.give(self.account.0.id, self.bytes, self.kind);
+        let wake = s.grant();
+        drop(s);
+        wake_all(wake);
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reservation({} B, {:?})", self.bytes, self.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests;

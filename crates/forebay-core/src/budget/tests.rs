@@ -1,0 +1,174 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::task::Wake;
+
+use super::*;
+
+struct Nothing;
+impl Wake for Nothing {
+    fn wake(self: std::sync::Arc<Self>) {}
+}
+
+fn poll(r: &mut Reserve) -> Option<Reservation> {
+    let waker = Waker::from(std::sync::Arc::new(Nothing));
+    match Pin::new(r).poll(&mut Context::from_waker(&waker)) {
+        Poll::Ready(r) => Some(r),
+        Poll::Pending => None,
+    }
+}
+
+#[cfg(not(feature = "shuttle"))]
+mod rules {
+    use super::*;
+
+    #[test]
+    fn the_head_never_waits_and_others_do() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(100, 10);
+        let first = poll(&mut a.reserve(0, 100)).unwrap();
+        let mut later = a.reserve(1, 1);
+        assert!(poll(&mut later).is_none());
+        a.set_head(1);
+        let second = poll(&mut later).unwrap();
+        assert_eq!(budget.used(), 101);
+        drop((first, second));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn an_oversize_item_is_clamped() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(50, 10);
+        let r = poll(&mut a.reserve(5, 1000)).unwrap();
+        assert_eq!(r.bytes(), 50);
+    }
+
+    #[test]
+    fn prefetch_leaves_the_head_share_of_others() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(100, 30);
+        let b = budget.open(100, 30);
+        assert!(poll(&mut a.reserve(1, 71)).is_none());
+        let held = poll(&mut a.reserve(1, 70)).unwrap();
+        let head = poll(&mut b.reserve(0, 30)).unwrap();
+        assert_eq!(budget.used(), 100);
+        drop((held, head));
+    }
+
+    #[test]
+    fn later_work_does_not_overtake_in_an_account() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(100, 0);
+        let held = poll(&mut a.reserve(1, 60)).unwrap();
+        let mut big = a.reserve(2, 50);
+        let mut small = a.reserve(3, 1);
+        assert!(poll(&mut big).is_none());
+        assert!(poll(&mut small).is_none());
+        drop(held);
+        assert!(poll(&mut big).is_some());
+        assert!(poll(&mut small).is_some());
+    }
+
+    #[test]
+    fn a_dropped_waiter_frees_the_line_and_its_grant() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(100, 0);
+        let held = poll(&mut a.reserve(1, 60)).unwrap();
+        let mut big = a.reserve(2, 50);
+        let mut small = a.reserve(3, 1);
+        assert!(poll(&mut big).is_none());
+        assert!(poll(&mut small).is_none());
+        drop(big);
+        let small = poll(&mut small).unwrap();
+        let mut granted = a.reserve(4, 50);
+        assert!(poll(&mut granted).is_none());
+        drop(held);
+        assert_eq!(budget.used(), 51);
+        drop(granted);
+        assert_eq!(budget.used(), 1);
+        drop((small, a));
+        assert_eq!((budget.used(), budget.accounts()), (0, 0));
+    }
+
+    #[test]
+    fn gauges_follow_the_kind() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(100, 0);
+        let mut r = poll(&mut a.reserve(1, 10)).unwrap();
+        r.set_kind(Held::Consumer);
+        r.resize(20);
+        assert_eq!((a.held(Held::Window), a.held(Held::Consumer)), (0, 20));
+        drop(r);
+        assert_eq!(a.held(Held::Consumer), 0);
+    }
+}
+
+/// Model test: whatever the schedule, two loaders whose every item is larger than half of the
+/// budget make progress to their ends, and the books are balanced afterwards.
+#[cfg(feature = "shuttle")]
+mod model {
+    use super::*;
+    use shuttle::future;
+
+    fn loader(budget: ByteBudget, items: u64, bytes: u64) {
+        let account = budget.open(100, bytes);
+        let (tx, rx) = shuttle::sync::mpsc::sync_channel::<Reservation>(1);
+        let producer = {
+            let account = account.clone();
+            shuttle::thread::spawn(move || {
+                for seq in 0..items {
+                    let r = future::block_on(account.reserve(seq, bytes));
+                    tx.send(r).unwrap();
+                }
+            })
+        };
+        for seq in 0..items {
+            account.set_head(seq);
+            drop(rx.recv().unwrap());
+        }
+        producer.join().unwrap();
+    }
+
+    #[test]
+    fn no_deadlock_and_balanced_books() {
+        shuttle::check_random(
+            || {
+                let budget = ByteBudget::new(100);
+                let other = {
+                    let budget = budget.clone();
+                    shuttle::thread::spawn(move || loader(budget, 3, 70))
+                };
+                loader(budget.clone(), 3, 60);
+                other.join().unwrap();
+                assert_eq!((budget.used(), budget.accounts()), (0, 0));
+                // One head item of each account can stand beside a full budget.
+                assert!(budget.peak() <= 100 + 70 + 60);
+            },
+            2000,
+        );
+    }
+
+    #[test]
+    fn a_dropped_future_never_keeps_bytes() {
+        shuttle::check_random(
+            || {
+                let budget = ByteBudget::new(10);
+                let account = budget.open(10, 0);
+                let held = future::block_on(account.reserve(1, 8));
+                let waiting = {
+                    let account = account.clone();
+                    shuttle::thread::spawn(move || {
+                        let mut r = account.reserve(2, 8);
+                        let got = poll(&mut r);
+                        drop((got, r));
+                    })
+                };
+                drop(held);
+                waiting.join().unwrap();
+                drop(account);
+                assert_eq!((budget.used(), budget.accounts()), (0, 0));
+            },
+            2000,
+        );
+    }
+}
