@@ -1,0 +1,36 @@
+//! `make bench`: the package in release mode against its peers, all in one run.
+
+use crate::package::{self, Profile};
+use crate::shell::{self, Outcome};
+use crate::venv;
+
+/// The benchmarks. The order is that of `make bench`.
+const NAMES: [&str; 3] = ["images", "tabular", "startup"];
+
+/// Every benchmark.
+pub fn all() -> Outcome {
+    prepare()?;
+    NAMES.iter().try_for_each(|name| measure(name))
+}
+
+/// One benchmark.
+pub fn one(name: &str) -> Outcome {
+    if !NAMES.contains(&name) {
+        return Err(format!("no benchmark is called `{name}`: there are {}", NAMES.join(", ")));
+    }
+    prepare()?;
+    measure(name)
+}
+
+/// Build in release mode, and give the peers an environment of their own with the package in it.
+fn prepare() -> Outcome {
+    package::release()?;
+    let requirements = shell::root().join("benches/peers/requirements.txt");
+    let peers = venv::provide_from(venv::PEERS, &requirements)?;
+    package::install(Profile::Release, &peers)
+}
+
+fn measure(name: &str) -> Outcome {
+    let peers = venv::existing(venv::PEERS);
+    shell::run(peers.python().args(["benches/peers/run.py", name]))
+}
