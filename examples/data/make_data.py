@@ -8,8 +8,8 @@ pictures and the table out of them, and writes the files beside itself::
     .venv-data/bin/pip install pyarrow pillow numpy
     .venv-data/bin/python examples/data/make_data.py
 
-Pictures that are JPEG or small PNG files in their package are stored byte for byte. Larger ones, and
-those that are kept as raw pixels, are encoded once as JPEG at quality 90.
+Pictures that are JPEG or small PNG files in their package are stored byte for byte. Larger ones,
+and those that are kept as raw pixels, are encoded once as JPEG at quality 90.
 """
 
 from __future__ import annotations

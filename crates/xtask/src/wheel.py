@@ -1,7 +1,7 @@
 """Pack the Python package as a wheel: MODULE SOURCE FOLDER VERSION. Prints the path of the wheel.
 
-The layout is that of the binary distribution format; see the packaging guide for the meaning of each
-file. The compiled module uses the stable interface of CPython 3.10, hence the tags.
+The layout is that of the binary distribution format; see the packaging guide for the meaning of
+each file. The compiled module uses the stable interface of CPython 3.10, hence the tags.
 """
 
 import base64
