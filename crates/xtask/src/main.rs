@@ -56,7 +56,7 @@ fn dispatch(words: &[&str]) -> Outcome {
         ["bench"] => bench::all(),
         ["bench", name] => bench::one(name),
         ["lint"] => lint::lint(),
-        ["setup"] => setup::system().and_then(|()| setup::nextest().map(drop)),
+        ["setup"] => setup::everything(),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

@@ -9,6 +9,14 @@ use crate::venv;
 /// The oldest CPython that the package supports.
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
 
+/// All that demo, test and lint need, and nothing else.
+pub fn everything() -> Outcome {
+    system()?;
+    nextest()?;
+    venv::provide(venv::FAST, "lint")?;
+    venv::provide(venv::FAST, "test").map(drop)
+}
+
 /// Install cmake and nasm where they are missing: libjpeg-turbo is built with the first, and its
 /// vector code, which is most of its speed, with the second.
 pub fn system() -> Outcome {
