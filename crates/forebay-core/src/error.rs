@@ -154,6 +154,14 @@ impl Error {
         self
     }
 
+    /// Rewrites the place, if there is one: a face that knows more (the line of a job file, the name
+    /// of an argument) puts it into the user's terms.
+    #[must_use]
+    pub fn map_place(mut self, f: impl FnOnce(&str) -> String) -> Self {
+        self.0.place = self.0.place.take().map(|place| f(&place));
+        self
+    }
+
     /// Names the file, unless one is named already (the innermost knows best).
     #[must_use]
     pub fn in_file(mut self, file: impl Into<Arc<str>>) -> Self {
@@ -172,6 +180,13 @@ impl Error {
     #[must_use]
     pub fn at_row(mut self, row: u64) -> Self {
         self.0.location.row.get_or_insert(row);
+        self
+    }
+
+    /// Replaces the row: for a caller that knows which row of the file a row of a batch is.
+    #[must_use]
+    pub fn with_row(mut self, row: Option<u64>) -> Self {
+        self.0.location.row = row;
         self
     }
 

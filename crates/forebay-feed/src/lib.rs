@@ -1,1 +1,13 @@
-//! Slabs and their pools, batches handed to the trainer.
+//! Slabs and their pools, and the batches that are handed to the trainer.
+//!
+//! A batch's fixed-width columns lie in one [`Slab`]: one contiguous, page-aligned block of memory.
+//! Workers write disjoint [`Region`]s of it at the same time; when the last is done the slab is
+//! frozen and handed out as tensors without a copy ([`dlpack`], NumPy's array interface, Arrow). When
+//! the last tensor over it is gone, from whatever thread, the memory returns to its [`SlabPool`].
+
+pub mod batch;
+pub mod dlpack;
+pub mod slab;
+
+pub use batch::{Batch, Column, Dense};
+pub use slab::{Region, Slab, SlabPool, SlabWriter};

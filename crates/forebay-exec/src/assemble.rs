@@ -1,0 +1,414 @@
+//! From the rows of open windows to one batch in one slab.
+//!
+//! Fixed-width columns are gathered, images are decoded straight into their places, everything else
+//! is gathered by Arrow. The first task of a batch lays the slab out and gathers; images are then
+//! worked on in chunks of rows by all threads, and whoever finishes the last chunk hands the batch
+//! on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use arrow::array::{Array, ArrayRef, AsArray, new_empty_array};
+use arrow::compute::interleave;
+use forebay_core::sync::lock;
+use forebay_core::{DType, Error, ErrorKind, Reservation, Result, RowKey};
+use forebay_feed::{Batch, Column, Dense, Region, Slab, SlabPool, SlabWriter};
+
+use crate::images::{self, ImageTask};
+use crate::lists::{self, ListLayout};
+use crate::outputs::{Make, OutputSpec};
+use crate::part::PartColumn;
+use crate::pool::{PoolHandle, Worker, caught};
+use crate::rows::Rows;
+
+/// The name of the boolean column that marks repeated samples under `epoch_end="pad"`.
+pub const REPEAT_COLUMN: &str = "_repeat";
+
+/// Columns start at multiples of this many bytes: a cache line, and the widest vector.
+const ALIGN: usize = 64;
+
+/// What all batches of a run share.
+pub struct Assembler {
+    /// The columns.
+    pub outputs: Vec<OutputSpec>,
+    /// Where slabs come from.
+    pub slabs: SlabPool,
+    /// Whether to add the `_repeat` column.
+    pub mark_repeats: bool,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Epoch of the draws.
+    pub epoch: u64,
+    /// Threads that share a batch's images.
+    pub threads: usize,
+}
+
+type Done = Box<dyn FnOnce(Result<Batch>) + Send>;
+
+impl Assembler {
+    /// Assembles a batch on the pool and calls `done` with it, from one of the pool's threads.
+    pub fn start(
+        self: &Arc<Self>,
+        pool: &PoolHandle,
+        seq: u64,
+        rows: Rows,
+        reservation: Option<Reservation>,
+        done: impl FnOnce(Result<Batch>) + Send + 'static,
+    ) {
+        let this = Arc::clone(self);
+        let inner = pool.clone();
+        pool.submit(seq, move |worker| {
+            let done: Done = Box::new(done);
+            match caught(|| this.lay_out(rows, reservation)) {
+                Err(e) => done(Err(e)),
+                Ok(open) => this.fill(&inner, seq, open, worker, done),
+            }
+        });
+    }
+
+    /// The bytes of a batch of `rows` samples where all widths are fixed; what is not fixed counts
+    /// as nothing here and is accounted for when it is known.
+    pub fn expected_bytes(&self, rows: u64) -> u64 {
+        self.outputs
+            .iter()
+            .map(|o| match &o.make {
+                Make::Dense(d) => d.width() as u64,
+                Make::Image(i) => i.most_width().unwrap_or(0) as u64,
+                Make::Arrow { .. } | Make::List(_) => 0,
+            })
+            .map(|width| (width * rows).next_multiple_of(ALIGN as u64))
+            .sum()
+    }
+
+    /// Decides every column's place, takes the slab, and gathers all that is not an image.
+    fn lay_out(&self, rows: Rows, reservation: Option<Reservation>) -> Result<Open> {
+        let n = rows.len();
+        let mut end = 0usize;
+        let mut place = |bytes: usize| {
+            let at = end.next_multiple_of(ALIGN);
+            end = at + bytes;
+            at
+        };
+        let mut plans = Vec::with_capacity(self.outputs.len());
+        for (c, output) in self.outputs.iter().enumerate() {
+            plans.push(match &output.make {
+                Make::Dense(spec) => Plan::Dense { at: place(n * spec.width()), width: spec.width() },
+                Make::Arrow { data_type, .. } => Plan::Arrow(gather(&rows, c, data_type, &output.name)?),
+                Make::List(spec) => {
+                    let data_type = list_type(&rows, c);
+                    let array = match &data_type {
+                        Some(t) => gather(&rows, c, t, &output.name)?,
+                        None => lists::empty(spec.dtype)?,
+                    };
+                    let layout = lists::layout(spec, &output.name, &array, &rows)?;
+                    let values = place(layout.value_bytes());
+                    let offsets = layout.offsets.as_ref().map(|o| place(o.len() * 8));
+                    Plan::List { layout, values, offsets }
+                }
+                Make::Image(spec) => {
+                    let task = images::task(spec, c, &output.name, &rows, self.seed, self.epoch)?;
+                    let at = place(task.bytes());
+                    Plan::Image { task: Arc::new(task), at }
+                }
+            });
+        }
+        let repeats = self.mark_repeats.then(|| place(n));
+        let mut reservation = reservation;
+        if let Some(r) = &mut reservation {
+            r.resize(end as u64);
+        }
+        let mut slab = self.slabs.take(end, reservation)?;
+        let mut chunks = Vec::new();
+        for (c, plan) in plans.iter().enumerate() {
+            match plan {
+                Plan::Dense { at, width } => {
+                    let mut region = slab.region(*at..*at + n * width)?;
+                    gather_dense(&rows, c, *width, &mut region)?;
+                }
+                Plan::List { layout, values, offsets } => {
+                    layout.write(&mut slab.region(*values..*values + layout.value_bytes())?)?;
+                    if let (Some(at), Some(offsets)) = (offsets, &layout.offsets) {
+                        let mut region = slab.region(*at..*at + offsets.len() * 8)?;
+                        for (slot, o) in region.as_chunks_mut::<8>().0.iter_mut().zip(offsets) {
+                            *slot = o.to_ne_bytes();
+                        }
+                    }
+                }
+                Plan::Image { task, at } => {
+                    let per_chunk = n.div_ceil(self.threads.max(1) * CHUNKS_PER_THREAD).max(1);
+                    for first in (0..n).step_by(per_chunk) {
+                        let last = (first + per_chunk).min(n);
+                        let region =
+                            slab.region(*at + task.offset(first)..*at + task.offset(last))?;
+                        chunks.push(Chunk { task: Arc::clone(task), first, last, region });
+                    }
+                }
+                Plan::Arrow(_) => {}
+            }
+        }
+        if let Some(at) = repeats {
+            let mut region = slab.region(at..at + n)?;
+            region.fill(0);
+            for (slot, repeat) in region.iter_mut().zip(rows.repeats()) {
+                *slot = u8::from(*repeat);
+            }
+        }
+        Ok(Open { rows, slab, plans, repeats, chunks })
+    }
+
+    /// Works on the image chunks, or finishes at once where there are none.
+    fn fill(
+        self: &Arc<Self>,
+        pool: &PoolHandle,
+        seq: u64,
+        open: Open,
+        worker: &mut Worker,
+        done: Done,
+    ) {
+        let Open { rows, slab, plans, repeats, chunks } = open;
+        if chunks.is_empty() {
+            return done(caught(|| self.finish(rows.len(), slab, &plans, repeats)));
+        }
+        let work = Arc::new(Filling {
+            left: AtomicUsize::new(chunks.len()),
+            failed: Mutex::new(None),
+            rest: Mutex::new(Some((slab, done))),
+            assembler: Arc::clone(self),
+            rows,
+            plans,
+            repeats,
+        });
+        let mut chunks = chunks.into_iter();
+        let own = chunks.next();
+        for chunk in chunks {
+            let work = Arc::clone(&work);
+            let cancel = pool.cancel().clone();
+            pool.submit(seq, move |worker| work.chunk(chunk, worker, || cancel.check()));
+        }
+        if let Some(chunk) = own {
+            work.chunk(chunk, worker, || pool.cancel().check());
+        }
+    }
+
+    fn finish(
+        &self,
+        rows: usize,
+        slab: SlabWriter,
+        plans: &[Plan],
+        repeats: Option<usize>,
+    ) -> Result<Batch> {
+        let slab = slab.freeze()?;
+        let dense = |dtype, shape: Vec<usize>, offset, slab: &Slab| Dense {
+            dtype,
+            shape,
+            offset,
+            slab: slab.clone(),
+        };
+        let mut columns = Vec::with_capacity(plans.len() + 1);
+        for (output, plan) in self.outputs.iter().zip(plans) {
+            let column = match (plan, &output.make) {
+                (Plan::Dense { at, .. }, Make::Dense(spec)) => {
+                    let shape = std::iter::once(rows).chain(spec.row.iter().copied()).collect();
+                    Column::Dense(dense(spec.dtype, shape, *at, &slab))
+                }
+                (Plan::Arrow(array), _) => Column::Arrow(Arc::clone(array)),
+                (Plan::List { layout, values, offsets }, _) => {
+                    let values = dense(layout.dtype, layout.shape.clone(), *values, &slab);
+                    match (offsets, &layout.offsets) {
+                        (Some(at), Some(o)) => Column::Ragged {
+                            values,
+                            offsets: dense(DType::Int64, vec![o.len()], *at, &slab),
+                        },
+                        _ => Column::Dense(values),
+                    }
+                }
+                (Plan::Image { task, at }, _) => task.column(rows, *at, &slab),
+                (Plan::Dense { .. }, _) => return Err(Error::internal("a column changed its kind")),
+            };
+            columns.push((Arc::clone(&output.name), column));
+        }
+        if let Some(at) = repeats {
+            columns.push((REPEAT_COLUMN.into(), Column::Dense(dense(DType::Bool, vec![rows], at, &slab))));
+        }
+        Ok(Batch { rows, columns })
+    }
+}
+
+/// Chunks of a batch for each thread: small enough that threads finish together and that the first
+/// batch arrives soon, large enough that handing out costs nothing (several images each).
+const CHUNKS_PER_THREAD: usize = 4;
+
+/// A batch that is laid out.
+struct Open {
+    rows: Rows,
+    slab: SlabWriter,
+    plans: Vec<Plan>,
+    repeats: Option<usize>,
+    chunks: Vec<Chunk>,
+}
+
+/// One column of a laid-out batch.
+enum Plan {
+    Dense { at: usize, width: usize },
+    Arrow(ArrayRef),
+    List { layout: ListLayout, values: usize, offsets: Option<usize> },
+    Image { task: Arc<ImageTask>, at: usize },
+}
+
+struct Chunk {
+    task: Arc<ImageTask>,
+    first: usize,
+    last: usize,
+    region: Region,
+}
+
+struct Filling {
+    assembler: Arc<Assembler>,
+    rows: Rows,
+    plans: Vec<Plan>,
+    repeats: Option<usize>,
+    left: AtomicUsize,
+    /// The failure of the smallest sample, so that the error does not depend on the threads.
+    failed: Mutex<Option<(usize, Error)>>,
+    rest: Mutex<Option<(SlabWriter, Done)>>,
+}
+
+impl Filling {
+    fn chunk(&self, mut chunk: Chunk, worker: &mut Worker, check: impl Fn() -> Result<()>) {
+        let mut at = chunk.first;
+        let result = caught(|| {
+            chunk.task.run(
+                &self.rows,
+                chunk.first..chunk.last,
+                &mut chunk.region,
+                &mut worker.scratch,
+                &mut at,
+                &check,
+            )
+        });
+        if let Err(e) = result {
+            // A panic may have left the decoder's state half-changed.
+            worker.scratch = forebay_ops::Scratch::default();
+            let mut failed = lock(&self.failed);
+            if failed.as_ref().is_none_or(|(first, _)| at < *first) {
+                *failed = Some((at, e));
+            }
+        }
+        // The region goes before the count: the last one freezes the slab.
+        drop(chunk);
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let Some((slab, done)) = lock(&self.rest).take() else { return };
+            let failed = lock(&self.failed).take();
+            done(match failed {
+                Some((_, e)) => Err(e),
+                None => caught(|| {
+                    self.assembler.finish(self.rows.len(), slab, &self.plans, self.repeats)
+                }),
+            });
+        }
+    }
+}
+
+/// Copies fixed-width rows to where they belong.
+fn gather_dense(rows: &Rows, column: usize, width: usize, out: &mut [u8]) -> Result<()> {
+    if width == 0 {
+        return Ok(());
+    }
+    match width {
+        1 => gather_fixed::<1>(rows, column, out),
+        2 => gather_fixed::<2>(rows, column, out),
+        4 => gather_fixed::<4>(rows, column, out),
+        8 => gather_fixed::<8>(rows, column, out),
+        _ => {
+            let mut left = out;
+            for (part, row, len) in rows.spans() {
+                let source = dense_of(&part.columns[column])?;
+                let (now, later) = left.split_at_mut(len * width);
+                now.copy_from_slice(&source[row * width..(row + len) * width]);
+                left = later;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The same with a width that the compiler knows: one move a row instead of a call.
+fn gather_fixed<const W: usize>(rows: &Rows, column: usize, out: &mut [u8]) -> Result<()> {
+    let mut left = out.as_chunks_mut::<W>().0;
+    for (part, row, len) in rows.spans() {
+        let source = dense_of(&part.columns[column])?.as_chunks::<W>().0;
+        let (now, later) = left.split_at_mut(len);
+        now.copy_from_slice(&source[row..row + len]);
+        left = later;
+    }
+    Ok(())
+}
+
+fn dense_of(column: &PartColumn) -> Result<&[u8]> {
+    match column {
+        PartColumn::Dense(buffer) => Ok(buffer),
+        PartColumn::Arrow(_) => Err(Error::internal("a dense column came as Arrow")),
+    }
+}
+
+pub(crate) fn arrow_of(column: &PartColumn) -> Result<&ArrayRef> {
+    match column {
+        PartColumn::Arrow(array) => Ok(array),
+        PartColumn::Dense(_) => Err(Error::internal("an Arrow column came dense")),
+    }
+}
+
+fn list_type(rows: &Rows, column: usize) -> Option<arrow::datatypes::DataType> {
+    rows.spans().next().and_then(|(p, _, _)| arrow_of(&p.columns[column]).ok()).map(|a| a.data_type().clone())
+}
+
+/// Gathers the rows of an Arrow column.
+fn gather(
+    rows: &Rows,
+    column: usize,
+    data_type: &arrow::datatypes::DataType,
+    name: &str,
+) -> Result<ArrayRef> {
+    let mut spans = rows.spans();
+    match (spans.next(), spans.next()) {
+        (None, _) => return Ok(new_empty_array(data_type)),
+        (Some((part, row, len)), None) => return Ok(arrow_of(&part.columns[column])?.slice(row, len)),
+        _ => {}
+    }
+    let (parts, samples) = rows.indexed();
+    let arrays = parts
+        .iter()
+        .map(|p| arrow_of(&p.columns[column]).map(|a| a.as_ref()))
+        .collect::<Result<Vec<&dyn Array>>>()?;
+    interleave(&arrays, &samples).map_err(|e| {
+        Error::new(ErrorKind::Resource, "the batch's values do not fit one Arrow array")
+            .in_column(name)
+            .with_source(e)
+            .with_hint("use a smaller batch_size, or cast the column to a large type (LargeUtf8)")
+    })
+}
+
+/// The key of a row's draws.
+pub(crate) fn row_key(seed: u64, epoch: u64, ordinal: u64) -> RowKey {
+    RowKey { seed, epoch, ordinal, index: 0 }
+}
+
+/// Reads any binary or string array by row.
+pub(crate) fn bytes_at(array: &ArrayRef, row: usize) -> Result<Option<&[u8]>> {
+    use arrow::datatypes::DataType;
+    if array.is_null(row) {
+        return Ok(None);
+    }
+    Ok(Some(match array.data_type() {
+        DataType::BinaryView => array.as_binary_view().value(row),
+        DataType::Binary => array.as_binary::<i32>().value(row),
+        DataType::LargeBinary => array.as_binary::<i64>().value(row),
+        DataType::FixedSizeBinary(_) => array.as_fixed_size_binary().value(row),
+        other => {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                format!("images are binary values, and this column is {other}"),
+            ));
+        }
+    }))
+}

@@ -1,0 +1,189 @@
+//! The image columns of a batch.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_core::{DType, Error, ErrorKind, Result};
+use forebay_feed::{Column, Dense, Slab};
+use forebay_ops::Scratch;
+use forebay_plan::ImageMode;
+
+use crate::assemble::{arrow_of, bytes_at, row_key};
+use crate::outputs::ImageSpec;
+use crate::part::Part;
+use crate::rows::Rows;
+
+/// One image column of one batch, with the place of every image.
+pub struct ImageTask {
+    spec: ImageSpec,
+    column: usize,
+    name: Arc<str>,
+    seed: u64,
+    epoch: u64,
+    dtype: DType,
+    places: Places,
+}
+
+enum Places {
+    /// All images have one shape.
+    Fixed { shape: [usize; 3], width: usize, rows: usize },
+    /// Each its own: shapes, and byte offsets (one more than shapes).
+    Each { shapes: Vec<[usize; 3]>, offsets: Vec<usize> },
+}
+
+/// Finds out the shapes, from the headers where the operators do not fix them.
+pub fn task(
+    spec: &ImageSpec,
+    column: usize,
+    name: &Arc<str>,
+    rows: &Rows,
+    seed: u64,
+    epoch: u64,
+) -> Result<ImageTask> {
+    let dtype = spec.pipeline.dtype();
+    let places = match spec.pipeline.fixed_size() {
+        Some(_) => {
+            let mode = match (spec.mode.get(), rows.samples().next()) {
+                (Some(mode), _) => *mode,
+                (None, Some((part, row))) => {
+                    let bytes = image_bytes(part, column, name, row)?;
+                    let key = row_key(seed, epoch, part.ordinal(row));
+                    let probe = spec
+                        .pipeline
+                        .probe(bytes, key)
+                        .map_err(|e| part.locate(e.in_column(&**name), row))?;
+                    // Another batch may have been first; then its mode is the column's.
+                    *spec.mode.get_or_init(|| probe.mode)
+                }
+                (None, None) => ImageMode::Rgb,
+            };
+            let shape = spec
+                .pipeline
+                .shape(mode.channels())
+                .ok_or_else(|| Error::internal("a fixed size without a shape"))?;
+            let width = shape.iter().product::<usize>() * dtype.size();
+            Places::Fixed { shape, width, rows: rows.len() }
+        }
+        None => {
+            let mut shapes = Vec::with_capacity(rows.len());
+            let mut offsets = vec![0usize];
+            let mut at = 0usize;
+            for (part, row) in rows.samples() {
+                let bytes = image_bytes(part, column, name, row)?;
+                let key = row_key(seed, epoch, part.ordinal(row));
+                let probe = spec
+                    .pipeline
+                    .probe(bytes, key)
+                    .map_err(|e| part.locate(e.in_column(&**name), row))?;
+                same_mode(spec, probe.mode, part, row, name)?;
+                at += probe.shape.iter().product::<usize>() * dtype.size();
+                shapes.push(probe.shape);
+                offsets.push(at);
+            }
+            Places::Each { shapes, offsets }
+        }
+    };
+    Ok(ImageTask { spec: spec.clone(), column, name: Arc::clone(name), seed, epoch, dtype, places })
+}
+
+fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Result<&'a [u8]> {
+    bytes_at(arrow_of(&part.columns[column])?, row)
+        .and_then(|bytes| {
+            bytes.ok_or_else(|| {
+                Error::new(ErrorKind::Schema, "the image is null").with_hint(format!(
+                    "leave such rows out with filter(\"{name} IS NOT NULL\")"
+                ))
+            })
+        })
+        .map_err(|e| part.locate(e.in_column(name), row))
+}
+
+/// Images of one column have one mode: gray beside colour would make tensors that do not fit.
+fn same_mode(spec: &ImageSpec, mode: ImageMode, part: &Part, row: usize, name: &str) -> Result<()> {
+    let first = *spec.mode.get_or_init(|| mode);
+    if first == mode {
+        return Ok(());
+    }
+    let error = Error::new(
+        ErrorKind::Schema,
+        format!("this image has mode {}, and others of the column have {}", mode.name(), first.name()),
+    )
+    .in_column(name)
+    .with_hint("convert all of them with map_image(..., mode=\"RGB\")");
+    Err(part.locate(error, row))
+}
+
+impl ImageTask {
+    /// Bytes of all images.
+    pub fn bytes(&self) -> usize {
+        match &self.places {
+            Places::Fixed { width, rows, .. } => width * rows,
+            Places::Each { offsets, .. } => offsets.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// Byte offset of sample `i` within the column; of the end for the number of samples.
+    pub fn offset(&self, i: usize) -> usize {
+        match &self.places {
+            Places::Fixed { width, .. } => width * i,
+            Places::Each { offsets, .. } => offsets.get(i).copied().unwrap_or(0),
+        }
+    }
+
+    /// Decodes and transforms samples into their places. `at` is the sample being worked on.
+    pub fn run(
+        &self,
+        rows: &Rows,
+        samples: Range<usize>,
+        out: &mut [u8],
+        scratch: &mut Scratch,
+        at: &mut usize,
+        check: &impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let base = self.offset(samples.start);
+        let range = samples.clone();
+        for (i, (part, row)) in
+            range.zip(rows.samples().skip(samples.start))
+        {
+            *at = i;
+            check()?;
+            let bytes = image_bytes(part, self.column, &self.name, row)?;
+            let key = row_key(self.seed, self.epoch, part.ordinal(row));
+            let place = &mut out[self.offset(i) - base..self.offset(i + 1) - base];
+            if self.spec.pipeline.mode().is_none() {
+                let probe = self.spec.pipeline.probe(bytes, key);
+                let mode = probe.map_err(|e| part.locate(e.in_column(&*self.name), row))?.mode;
+                same_mode(&self.spec, mode, part, row, &self.name)?;
+            }
+            self.spec
+                .pipeline
+                .run(scratch, bytes, key, place)
+                .map_err(|e| part.locate(e.in_column(&*self.name), row))?;
+        }
+        Ok(())
+    }
+
+    /// The finished column.
+    pub fn column(&self, rows: usize, at: usize, slab: &Slab) -> Column {
+        match &self.places {
+            Places::Fixed { shape, .. } => Column::Dense(Dense {
+                dtype: self.dtype,
+                shape: std::iter::once(rows).chain(*shape).collect(),
+                offset: at,
+                slab: slab.clone(),
+            }),
+            Places::Each { shapes, offsets } => Column::Each(
+                shapes
+                    .iter()
+                    .zip(offsets)
+                    .map(|(shape, offset)| Dense {
+                        dtype: self.dtype,
+                        shape: shape.to_vec(),
+                        offset: at + offset,
+                        slab: slab.clone(),
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}

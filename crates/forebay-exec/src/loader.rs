@@ -1,0 +1,416 @@
+//! The loader: epochs of batches, prefetched in the background, delivered in order.
+//!
+//! # The tasks of an epoch
+//!
+//! Two tasks on the I/O runtime walk the same schedule. The *opener* runs ahead and opens windows
+//! in the order in which they are first needed, as far as the byte budget lets it. The *feeder*
+//! follows, takes one permit for each batch in flight, waits for the batch's windows, and hands its
+//! rows to the CPU pool. Finished batches meet in a reorder buffer, where the consumer takes them.
+//! An error takes the place of its batch, so it surfaces at the same step on every run.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use forebay_core::budget::Held;
+use forebay_core::reorder::{Next, Reorder};
+use forebay_core::sync::lock;
+use forebay_core::{Account, ByteBudget, Error, ErrorKind, Result};
+use forebay_feed::{Batch, SlabPool};
+use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec, Shuffle};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+
+use crate::assemble::Assembler;
+use crate::index::RowIndex;
+use crate::outputs::{OutputOptions, OutputSpec, resolve};
+use crate::pipeline::Pipeline;
+use crate::pool::{Cancel, Pool, PoolHandle};
+use crate::rows::Rows;
+use crate::runtime::{Abort, io};
+use crate::stats::Stats;
+use crate::window::{WindowHandle, WindowSource};
+
+/// Bytes of finished batches that are kept ready by default: 64 MiB, about two batches of 64
+/// photographs as float32, or hundreds of small table batches.
+const PREFETCH_BYTES: u64 = 64 << 20;
+
+/// Bytes of blocks that file order reads ahead: what a bucket at 10 Gbit/s with 50 ms to the first
+/// byte has in flight, doubled.
+const READ_AHEAD: u64 = 128 << 20;
+
+/// What a loader is asked for, beyond the plan.
+#[derive(Clone, Debug)]
+pub struct LoaderConfig {
+    /// Batch, shuffle, rank and world size.
+    pub schedule: ScheduleSpec,
+    /// Form of the columns.
+    pub outputs: OutputOptions,
+    /// CPU threads. Default: the CPUs of the cgroup.
+    pub threads: usize,
+    /// Most bytes that the loader may hold. Default: the budget of the process.
+    pub memory_limit: Option<u64>,
+    /// Batches in flight or ready. Default: 64 MiB of them, at least 2 and at most 32.
+    pub prefetch: Option<usize>,
+}
+
+/// A loader over a bound plan.
+pub struct Loader {
+    pipeline: Pipeline,
+    config: LoaderConfig,
+    outputs: Vec<OutputSpec>,
+    index: Arc<RowIndex>,
+    schedule: Schedule,
+    account: Account,
+    slabs: SlabPool,
+    stats: Arc<Stats>,
+    prefetch: usize,
+}
+
+impl Loader {
+    /// Counts the rows, lays out the schedule and checks that it fits the memory. `tick` is called
+    /// while rows are being counted and may stop it.
+    pub fn open(
+        pipeline: Pipeline,
+        config: LoaderConfig,
+        budget: &ByteBudget,
+        tick: impl FnMut() -> Result<()>,
+    ) -> Result<Self> {
+        let outputs = resolve(&pipeline.normal, &pipeline.schema(), &config.outputs)?;
+        let limit = config.memory_limit.unwrap_or_else(|| budget.limit());
+        let stats = Arc::new(Stats::default());
+        let index = {
+            let account = budget.open(limit, 0);
+            Arc::new(RowIndex::build(&pipeline, account, config.threads, &stats, tick)?)
+        };
+        let blocks: Vec<BlockInfo> = (0..pipeline.dataset.blocks.len())
+            .map(|b| {
+                let block = &pipeline.dataset.blocks[b];
+                let (all, rows) = (block.rows.end - block.rows.start, index.rows(b));
+                let bytes = u128::from(pipeline.reader.cost(b).decoded) * u128::from(rows)
+                    / u128::from(all.max(1));
+                BlockInfo { rows, bytes: bytes as u64 }
+            })
+            .collect();
+        let schedule = Schedule::new(&blocks, config.schedule.clone())?;
+        if schedule.steps() == 0 && schedule.rows() > 0 {
+            tracing::warn!(
+                rows = schedule.rows(),
+                batch = config.schedule.global_batch,
+                "the dataset has fewer rows than one global batch and epoch_end is drop: there are no steps"
+            );
+        }
+        let sizing = Assembler {
+            outputs: outputs.clone(),
+            slabs: SlabPool::new(0),
+            mark_repeats: false,
+            seed: 0,
+            epoch: 0,
+            threads: 1,
+        };
+        let slab = sizing.expected_bytes(schedule.rank_batch());
+        let prefetch = config
+            .prefetch
+            .unwrap_or_else(|| (PREFETCH_BYTES / slab.max(1)).clamp(2, 32) as usize)
+            .max(1);
+        let natural = fit(&pipeline, &schedule, slab, prefetch as u64, limit)?;
+        let account = budget.open(natural.min(limit), slab);
+        Ok(Self {
+            pipeline,
+            outputs,
+            index,
+            schedule,
+            account,
+            // Those in flight, one in the consumer's hands, one on its way back.
+            slabs: SlabPool::new(prefetch + 2),
+            stats,
+            prefetch,
+            config,
+        })
+    }
+
+    /// The resolved schedule.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// The loader's part of the budget.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// The bound plan.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// CPU threads.
+    pub fn threads(&self) -> usize {
+        self.config.threads
+    }
+
+    /// Starts an epoch at a step. Everything runs until the returned value is dropped.
+    pub fn epoch(&self, epoch: u64, first_step: u64) -> Result<EpochRun> {
+        let order = Arc::new(self.schedule.epoch(epoch));
+        let cancel = Cancel::default();
+        let pool = Pool::start(self.config.threads, cancel)?;
+        let assembler = Arc::new(Assembler {
+            outputs: self.outputs.clone(),
+            slabs: self.slabs.clone(),
+            mark_repeats: self.schedule.epoch_end() == EpochEnd::Pad,
+            seed: self.config.schedule.seed,
+            epoch,
+            threads: self.config.threads,
+        });
+        let source = Arc::new(WindowSource {
+            pipeline: self.pipeline.clone(),
+            projection: self.pipeline.relation.projection(),
+            outputs: self.outputs.clone(),
+            index: Arc::clone(&self.index),
+            pool: pool.handle(),
+            stats: Arc::clone(&self.stats),
+        });
+        let (through, opened) = watch::channel(first_step);
+        let shared = Arc::new(Shared {
+            order,
+            account: self.account.clone(),
+            lanes: Mutex::default(),
+            through,
+            ready: Reorder::new(first_step),
+            permits: Arc::new(Semaphore::new(self.prefetch)),
+            assembler,
+            pool: pool.handle(),
+        });
+        self.account.set_head(first_step);
+        let runtime = io()?;
+        let opener = Abort(runtime.spawn(open_windows(Arc::clone(&shared), source, first_step)));
+        let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), opened, first_step)));
+        Ok(EpochRun { _tasks: [opener, feeder], shared, stats: Arc::clone(&self.stats), pool: Some(pool) })
+    }
+}
+
+/// How many bytes the loader would use if nobody limited it; an error where the limit is too small
+/// for the order that was asked for.
+fn fit(pipeline: &Pipeline, schedule: &Schedule, slab: u64, prefetch: u64, limit: u64) -> Result<u64> {
+    let fetch = (0..pipeline.dataset.blocks.len())
+        .map(|b| pipeline.reader.cost(b).fetch)
+        .max()
+        .unwrap_or(0);
+    let window = schedule.window_bytes();
+    // In flight, being written, and in the hands of the consumer.
+    let slabs = (prefetch + 2) * slab;
+    if schedule.spec().shuffle == Shuffle::None {
+        return Ok(slabs + READ_AHEAD.max(4 * (window + fetch)));
+    }
+    let one = schedule.lanes() == 1 && schedule.epoch(0).windows() <= 1;
+    let mixes = if one { 1 } else { 2 };
+    let needed = mixes * schedule.own_lanes() * window + 2 * slab;
+    if needed > limit {
+        let per_lane = mixes * window;
+        let lanes = (limit.saturating_sub(2 * slab)) / per_lane.max(1);
+        let hint = if lanes >= 1 {
+            format!("lanes={lanes} would fit, or memory_limit={needed}")
+        } else {
+            format!(
+                "lanes=1, window=1 needs the least; or give memory_limit={needed}, or write smaller row groups"
+            )
+        };
+        return Err(Error::new(
+            ErrorKind::Resource,
+            format!(
+                "the shuffle keeps {} in memory ({} lanes, windows of {} blocks, the open ones and the next), and memory_limit is {}",
+                mib(needed),
+                schedule.own_lanes(),
+                schedule.window(),
+                mib(limit)
+            ),
+        )
+        .at_place("loader(memory_limit=...)")
+        .with_hint(hint));
+    }
+    Ok(slabs + mixes * schedule.own_lanes() * window + 8 * fetch)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+type Lane = VecDeque<(usize, WindowHandle)>;
+
+/// What the tasks of one epoch share.
+struct Shared {
+    order: Arc<Epoch>,
+    account: Account,
+    /// Open windows by lane, oldest first. The opener adds at the back, the feeder leaves behind
+    /// what it has passed; both see the same sequence of windows.
+    lanes: Mutex<BTreeMap<u64, Lane>>,
+    /// Steps whose windows the opener has opened.
+    through: watch::Sender<u64>,
+    ready: Reorder<Result<Ready>>,
+    permits: Arc<Semaphore>,
+    assembler: Arc<Assembler>,
+    pool: PoolHandle,
+}
+
+struct Ready {
+    batch: Batch,
+    _permit: OwnedSemaphorePermit,
+}
+
+async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>, first: u64) {
+    let mut current: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut loads = JoinSet::new();
+    for step in first..shared.order.steps() {
+        for piece in shared.order.step(step) {
+            if current.insert(piece.lane, piece.window) == Some(piece.window) {
+                continue;
+            }
+            let cost = source.cost(&shared.order, piece.window);
+            let reservation = shared.account.reserve(step, cost).await;
+            let (result, handle) = WindowHandle::new();
+            lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
+            let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
+            loads.spawn(async move {
+                let window = source.load(order, piece.window, step, reservation).await;
+                // Nobody waits any more when the run was dropped.
+                let _ = result.send(Some(window.map(Arc::new)));
+            });
+            while loads.try_join_next().is_some() {}
+        }
+        shared.through.send_replace(step + 1);
+    }
+    while loads.join_next().await.is_some() {}
+}
+
+async fn feed(shared: Arc<Shared>, mut opened: watch::Receiver<u64>, first: u64) {
+    let steps = shared.order.steps();
+    for step in first..steps {
+        let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
+        if opened.wait_for(|through| *through > step).await.is_err() {
+            return;
+        }
+        let bytes = shared.assembler.expected_bytes(shared.order.global_samples(step));
+        let rows = match gather_rows(&shared, step).await {
+            Ok(rows) => rows,
+            Err(e) => {
+                shared.ready.put(step, Err(e));
+                return;
+            }
+        };
+        let reservation = {
+            let mut r = shared.account.reserve(step, bytes).await;
+            r.set_kind(Held::Slab);
+            r
+        };
+        let held = shared.account.held(Held::Consumer);
+        if held > 0 && held + bytes > shared.account.limit() {
+            shared.ready.put(step, Err(held_too_long(held, bytes, shared.account.limit())));
+            return;
+        }
+        let done = Arc::clone(&shared);
+        shared.assembler.start(&shared.pool, step, rows, Some(reservation), move |result| {
+            done.ready.put(step, result.map(|batch| Ready { batch, _permit: permit }));
+        });
+    }
+    shared.ready.finish(steps);
+}
+
+fn held_too_long(held: u64, bytes: u64, limit: u64) -> Error {
+    Error::new(
+        ErrorKind::Resource,
+        format!(
+            "the trainer still holds {} batches ({}), and the next one does not fit the loader's {}",
+            (held / bytes.max(1)).max(1),
+            mib(held),
+            mib(limit)
+        ),
+    )
+    .with_hint("let go of batches that are done (a list of them keeps all), copy what must stay, or raise memory_limit")
+}
+
+async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {
+    let mut rows = Rows::default();
+    for piece in shared.order.step(step) {
+        let handle = {
+            let mut lanes = lock(&shared.lanes);
+            let lane = lanes.entry(piece.lane).or_default();
+            while lane.front().is_some_and(|(window, _)| *window != piece.window) {
+                lane.pop_front();
+            }
+            lane.front().map(|(_, handle)| handle.clone())
+        };
+        let Some(mut handle) = handle else {
+            return Err(Error::internal("a step came before its window"));
+        };
+        rows.push(&handle.ready().await?, piece.offset, piece.len, piece.repeat);
+    }
+    Ok(rows)
+}
+
+/// A running epoch. Dropping it stops all of its work and gives its memory back.
+pub struct EpochRun {
+    _tasks: [Abort; 2],
+    shared: Arc<Shared>,
+    stats: Arc<Stats>,
+    pool: Option<Pool>,
+}
+
+impl EpochRun {
+    /// The next batch; `None` at the epoch's end. Blocks; `tick` is called about ten times a second
+    /// while nothing comes, and may end the wait with an error (after which the run goes on).
+    pub fn next(&mut self, mut tick: impl FnMut() -> Result<()>) -> Option<Result<Batch>> {
+        let start = Instant::now();
+        loop {
+            let next = self.shared.ready.take(Duration::from_millis(100));
+            let result = match next {
+                Next::TimedOut => match tick() {
+                    Ok(()) => continue,
+                    Err(e) => return Some(Err(e)),
+                },
+                Next::End => return None,
+                Next::Closed => Err(Error::new(ErrorKind::Cancelled, "the run was stopped")),
+                Next::Item(item) => item,
+            };
+            self.stats.consumer_wait.add(start.elapsed());
+            self.shared.account.set_head(self.shared.ready.position());
+            let batch = match result {
+                Ok(ready) => ready.batch,
+                Err(e) => {
+                    // What was prefetched behind the error is of no use to anybody.
+                    self.shared.ready.close();
+                    return Some(Err(e));
+                }
+            };
+            for (_, column) in &batch.columns {
+                column.hand_over();
+            }
+            self.stats.batches.fetch_add(1, Ordering::Relaxed);
+            self.stats.rows_out.fetch_add(batch.rows as u64, Ordering::Relaxed);
+            return Some(Ok(batch));
+        }
+    }
+
+    /// The step that comes next.
+    pub fn position(&self) -> u64 {
+        self.shared.ready.position()
+    }
+
+    /// Nanoseconds that the CPU threads worked.
+    pub fn busy_ns(&self) -> u64 {
+        self.pool.as_ref().map_or(0, |p| p.handle().busy_ns())
+    }
+}
+
+impl Drop for EpochRun {
+    fn drop(&mut self) {
+        self.shared.ready.close();
+        self.pool = None;
+        lock(&self.shared.lanes).clear();
+    }
+}

@@ -1,0 +1,331 @@
+//! How each output column is made: decided once, before the first row.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use forebay_core::{DType, Error, ErrorKind, Result};
+use forebay_ops::ImagePipeline;
+use forebay_plan::ImageMode;
+use forebay_plan::columns::{Normalized, OutputKind};
+
+/// What lists of different lengths become in a dense batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lists {
+    /// All lists must have one length; another length is an error.
+    #[default]
+    Dense,
+    /// Values and offsets.
+    Ragged,
+    /// Filled up to the longest of the batch.
+    Pad,
+}
+
+/// What the consumer wants of the columns.
+#[derive(Clone, Debug, Default)]
+pub struct OutputOptions {
+    /// Plain columns stay Arrow arrays; only images and stacks become tensors.
+    pub arrow: bool,
+    /// Values for nulls: by column, or for all under the empty name.
+    pub fill: BTreeMap<String, f64>,
+    /// Treatment of lists: by column, or for all under the empty name.
+    pub lists: BTreeMap<String, Lists>,
+}
+
+impl OutputOptions {
+    fn fill_of(&self, column: &str) -> Option<f64> {
+        self.fill.get(column).or_else(|| self.fill.get("")).copied()
+    }
+
+    fn lists_of(&self, column: &str) -> Lists {
+        self.lists.get(column).or_else(|| self.lists.get("")).copied().unwrap_or_default()
+    }
+}
+
+/// One output column.
+#[derive(Clone)]
+pub struct OutputSpec {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How it is made.
+    pub make: Make,
+}
+
+/// How a column is made.
+#[derive(Clone)]
+pub enum Make {
+    /// Fixed-width values, gathered row by row.
+    Dense(DenseSpec),
+    /// Images, decoded and transformed into the slab.
+    Image(ImageSpec),
+    /// Kept as Arrow.
+    Arrow {
+        /// Index in the relational result.
+        from: usize,
+        /// The type that the consumer gets (views become plain).
+        data_type: DataType,
+    },
+    /// Lists of numbers.
+    List(ListSpec),
+}
+
+/// Fixed-width values: one column, or several side by side.
+#[derive(Clone)]
+pub struct DenseSpec {
+    /// Indices in the relational result.
+    pub from: Vec<usize>,
+    /// Their names, for errors.
+    pub names: Vec<Arc<str>>,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape of one row; empty for a number.
+    pub row: Vec<usize>,
+    /// Values for nulls, per source column.
+    pub fill: Vec<Option<f64>>,
+}
+
+impl DenseSpec {
+    /// Bytes of one row.
+    pub fn width(&self) -> usize {
+        self.row.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+/// An image column.
+#[derive(Clone)]
+pub struct ImageSpec {
+    /// Index in the relational result.
+    pub from: usize,
+    /// The compiled operators.
+    pub pipeline: Arc<ImagePipeline>,
+    /// The one mode of the column: declared, or that of the first image.
+    pub mode: Arc<OnceLock<ImageMode>>,
+}
+
+/// A list column.
+#[derive(Clone)]
+pub struct ListSpec {
+    /// Index in the relational result.
+    pub from: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// What to do with different lengths.
+    pub lists: Lists,
+    /// Value for null elements and for padding.
+    pub fill: Option<f64>,
+    /// The one length of all lists, once known (dense only).
+    pub length: Arc<OnceLock<usize>>,
+}
+
+impl ImageSpec {
+    /// Bytes of one row at most, before the mode is known.
+    pub fn most_width(&self) -> Option<usize> {
+        let channels = self.pipeline.mode().map_or(4, ImageMode::channels);
+        let shape = self.pipeline.shape(channels)?;
+        Some(shape.iter().product::<usize>() * self.pipeline.dtype().size())
+    }
+}
+
+/// Resolves the outputs of a plan against the relational result's schema.
+pub fn resolve(
+    normal: &Normalized,
+    schema: &SchemaRef,
+    options: &OutputOptions,
+) -> Result<Vec<OutputSpec>> {
+    let index = |name: &str| {
+        schema.index_of(name).map_err(|_| Error::internal(format!("column {name} went missing")))
+    };
+    for named in options.fill.keys().chain(options.lists.keys()).filter(|n| !n.is_empty()) {
+        if !normal.outputs.iter().any(|o| o.name == **named || stacked(&o.kind, named)) {
+            let names: Vec<&str> = normal.outputs.iter().map(|o| o.name.as_str()).collect();
+            return Err(Error::invalid(format!("there is no column {named:?} to fill"))
+                .at_place("loader(fill=...)")
+                .with_hint(forebay_core::suggest::hint(named, names)));
+        }
+    }
+    normal
+        .outputs
+        .iter()
+        .map(|output| {
+            let name: Arc<str> = output.name.as_str().into();
+            let make = match &output.kind {
+                OutputKind::Column { from } => {
+                    plain(&name, index(from)?, schema.field_with_name(from).ok(), options)?
+                }
+                OutputKind::Image { from, spec, operator_base } => {
+                    let pipeline = Arc::new(ImagePipeline::new(spec, *operator_base)?);
+                    let mode = Arc::new(OnceLock::new());
+                    if let Some(declared) = pipeline.mode() {
+                        let _ = mode.set(declared);
+                    }
+                    Make::Image(ImageSpec { from: index(from)?, pipeline, mode })
+                }
+                OutputKind::Stack { from, dtype } => Make::Dense(DenseSpec {
+                    names: from.iter().map(|f| f.as_str().into()).collect(),
+                    fill: from
+                        .iter()
+                        .map(|f| options.fill.get(f).copied().or_else(|| options.fill_of(&output.name)))
+                        .collect(),
+                    from: from
+                        .iter()
+                        .map(|f| {
+                            let i = index(f)?;
+                            stackable(schema.field(i))?;
+                            Ok(i)
+                        })
+                        .collect::<Result<_>>()?,
+                    dtype: *dtype,
+                    row: vec![from.len()],
+                }),
+            };
+            Ok(OutputSpec { name, make })
+        })
+        .collect()
+}
+
+fn stacked(kind: &OutputKind, name: &str) -> bool {
+    matches!(kind, OutputKind::Stack { from, .. } if from.iter().any(|f| f == name))
+}
+
+fn stackable(field: &Field) -> Result<()> {
+    match element(field.data_type()) {
+        Some(_) => Ok(()),
+        None => Err(Error::new(
+            ErrorKind::Schema,
+            format!("a column of type {} cannot be stacked", field.data_type()),
+        )
+        .in_column(field.name())
+        .with_hint(format!(
+            "stack takes numbers and booleans; convert it first, e.g. with_column({:?}, \"CAST({} AS DOUBLE)\")",
+            field.name(),
+            field.name()
+        ))),
+    }
+}
+
+/// The tensor element of an Arrow type, where there is one.
+pub fn element(data_type: &DataType) -> Option<DType> {
+    Some(match data_type {
+        DataType::Boolean => DType::Bool,
+        DataType::UInt8 => DType::UInt8,
+        DataType::Int8 => DType::Int8,
+        DataType::UInt16 => DType::UInt16,
+        DataType::Int16 => DType::Int16,
+        DataType::UInt32 => DType::UInt32,
+        DataType::Int32 => DType::Int32,
+        DataType::UInt64 => DType::UInt64,
+        DataType::Int64 => DType::Int64,
+        DataType::Float16 => DType::Float16,
+        DataType::Float32 => DType::Float32,
+        DataType::Float64 => DType::Float64,
+        _ => return None,
+    })
+}
+
+fn plain(name: &Arc<str>, from: usize, field: Option<&Field>, options: &OutputOptions) -> Result<Make> {
+    let data_type = field.map_or(&DataType::Null, |f| f.data_type());
+    if options.arrow {
+        return Ok(Make::Arrow { from, data_type: without_views(data_type) });
+    }
+    let fill = options.fill_of(name);
+    let dense = |dtype, row| {
+        Make::Dense(DenseSpec {
+            from: vec![from],
+            names: vec![Arc::clone(name)],
+            dtype,
+            row,
+            fill: vec![fill],
+        })
+    };
+    if let Some(dtype) = element(data_type) {
+        return Ok(dense(dtype, Vec::new()));
+    }
+    match data_type {
+        DataType::FixedSizeList(item, n) if element(item.data_type()).is_some() => {
+            let dtype = element(item.data_type()).unwrap_or(DType::UInt8);
+            return Ok(dense(dtype, vec![usize::try_from(*n).unwrap_or(0)]));
+        }
+        DataType::List(item) | DataType::LargeList(item) => {
+            if let Some(dtype) = element(item.data_type()) {
+                let lists = options.lists_of(name);
+                let length = Arc::new(OnceLock::new());
+                return Ok(Make::List(ListSpec { from, dtype, lists, fill, length }));
+            }
+        }
+        DataType::Utf8
+        | DataType::LargeUtf8
+        | DataType::Utf8View
+        | DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_)
+        | DataType::Null => return Ok(Make::Arrow { from, data_type: without_views(data_type) }),
+        DataType::Dictionary(_, values)
+            if matches!(**values, DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary) =>
+        {
+            return Ok(Make::Arrow { from, data_type: (**values).clone() });
+        }
+        _ => {}
+    }
+    let cast = match data_type {
+        DataType::Decimal32(..)
+        | DataType::Decimal64(..)
+        | DataType::Decimal128(..)
+        | DataType::Decimal256(..) => "CAST({} AS DOUBLE)",
+        t if t.is_temporal() => "CAST({} AS BIGINT)",
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Schema,
+                format!("a column of type {data_type} has no tensor form"),
+            )
+            .in_column(&**name)
+            .with_hint(format!("leave it out with drop([{name:?}]), or use format=\"arrow\"")));
+        }
+    };
+    Err(Error::new(ErrorKind::Schema, format!("a column of type {data_type} has no tensor form"))
+        .in_column(&**name)
+        .with_hint(format!(
+            "convert it with with_column({name:?}, \"{}\"), leave it out with drop([{name:?}]), or use format=\"arrow\"",
+            cast.replace("{}", name)
+        )))
+}
+
+/// The type with views replaced by the plain types that every consumer knows.
+pub fn without_views(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::BinaryView => DataType::Binary,
+        DataType::Utf8View => DataType::Utf8,
+        other => other.clone(),
+    }
+}
+
+/// The Arrow schema of a batch job's output.
+pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<SchemaRef> {
+    let fields = outputs
+        .iter()
+        .map(|o| match &o.make {
+            Make::Arrow { from, data_type } => {
+                let field = relational.field(*from);
+                Ok(Field::new(&*o.name, data_type.clone(), field.is_nullable())
+                    .with_metadata(field.metadata().clone()))
+            }
+            Make::Dense(d) => forebay_feed::batch::tensor_field(&o.name, d.dtype, &d.row),
+            Make::Image(image) => {
+                let needs = |what: &str, hint: &str| {
+                    Error::invalid(format!("a job that writes images needs {what}"))
+                        .in_column(&*o.name)
+                        .with_hint(hint.to_owned())
+                };
+                let mode = image.pipeline.mode().ok_or_else(|| {
+                    needs("one mode", "add mode: RGB (or L, RGBA) to map_image")
+                })?;
+                let shape = image.pipeline.shape(mode.channels()).ok_or_else(|| {
+                    needs("one size", "add an operator that fixes it, e.g. resize: [224, 224]")
+                })?;
+                forebay_feed::batch::tensor_field(&o.name, image.pipeline.dtype(), &shape)
+            }
+            Make::List(_) => Err(Error::internal("a list became a tensor in a job")),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Schema::new_with_metadata(fields, relational.metadata().clone())))
+}

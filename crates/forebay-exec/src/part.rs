@@ -1,0 +1,370 @@
+//! One decoded block, in the form from which batches are assembled.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::buffer::{Buffer, NullBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{
+    ArrowNativeType, ArrowPrimitiveType, DataType, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use forebay_core::{DType, Error, ErrorKind, Result};
+use half::{bf16, f16};
+
+use crate::outputs::{DenseSpec, Make, OutputSpec};
+
+/// Where a part's rows come from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The file, as the user would write it.
+    pub file: Arc<str>,
+    /// The row group.
+    pub row_group: usize,
+    /// Row within the file of the part's first row, before any filter.
+    pub first_row: u64,
+    /// The same in the dataset.
+    pub ordinal: u64,
+}
+
+/// Rows of one block, ready to be gathered.
+pub struct Part {
+    /// Where they come from.
+    pub origin: Origin,
+    /// For filtered rows: which rows of the block they are.
+    pub kept: Option<Vec<u32>>,
+    /// Number of rows.
+    pub rows: usize,
+    /// One entry per output.
+    pub columns: Vec<PartColumn>,
+}
+
+/// The values of one output column.
+pub enum PartColumn {
+    /// Fixed-width rows, one after the other.
+    Dense(Buffer),
+    /// An Arrow array.
+    Arrow(ArrayRef),
+}
+
+impl Part {
+    /// Converts a relational result.
+    pub fn new(
+        outputs: &[OutputSpec],
+        batch: &RecordBatch,
+        origin: Origin,
+        kept: Option<Vec<u32>>,
+    ) -> Result<Self> {
+        let mut part = Self { origin, kept, rows: batch.num_rows(), columns: Vec::new() };
+        part.columns = outputs
+            .iter()
+            .map(|output| part.column(output, batch))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(part)
+    }
+
+    fn column(&self, output: &OutputSpec, batch: &RecordBatch) -> Result<PartColumn> {
+        Ok(match &output.make {
+            Make::Dense(spec) => PartColumn::Dense(self.dense(spec, batch)?),
+            Make::Image(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
+            Make::List(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
+            Make::Arrow { from, data_type } => {
+                let array = batch.column(*from);
+                PartColumn::Arrow(if array.data_type() == data_type {
+                    Arc::clone(array)
+                } else {
+                    cast(array, data_type).map_err(|e| {
+                        Error::new(ErrorKind::Schema, format!("cannot convert to {data_type}"))
+                            .in_column(&*output.name)
+                            .with_source(e)
+                    })?
+                })
+            }
+        })
+    }
+
+    /// The row's place in the dataset.
+    pub fn ordinal(&self, row: usize) -> u64 {
+        self.origin.ordinal + self.source_row(row)
+    }
+
+    fn source_row(&self, row: usize) -> u64 {
+        self.kept.as_ref().and_then(|k| k.get(row)).map_or(row as u64, |r| u64::from(*r))
+    }
+
+    /// Names file, row group and row in an error.
+    pub fn locate(&self, error: Error, row: usize) -> Error {
+        error
+            .in_file(Arc::clone(&self.origin.file))
+            .in_row_group(self.origin.row_group)
+            .at_row(self.origin.first_row + self.source_row(row))
+    }
+
+    /// Bytes that the part keeps in memory.
+    pub fn bytes(&self) -> u64 {
+        let columns: usize = self
+            .columns
+            .iter()
+            .map(|c| match c {
+                PartColumn::Dense(b) => b.len(),
+                PartColumn::Arrow(a) => a.get_array_memory_size(),
+            })
+            .sum();
+        (columns + self.kept.as_ref().map_or(0, |k| k.len() * 4)) as u64
+    }
+
+    fn dense(&self, spec: &DenseSpec, batch: &RecordBatch) -> Result<Buffer> {
+        if let ([from], false) = (spec.from.as_slice(), is_stack(spec, batch)) {
+            return self.single(spec, batch.column(*from));
+        }
+        Ok(match spec.dtype {
+            DType::Float32 => self.stack::<f32>(spec, batch, |v| v as f32)?,
+            DType::Float64 => self.stack::<f64>(spec, batch, |v| v)?,
+            DType::Float16 => self.stack::<f16>(spec, batch, f16::from_f64)?,
+            DType::BFloat16 => {
+                let wide = self.stack::<f32>(spec, batch, |v| v as f32)?;
+                let bits: Vec<u16> =
+                    wide.typed_data::<f32>().iter().map(|v| bf16::from_f32(*v).to_bits()).collect();
+                Buffer::from_vec(bits)
+            }
+            DType::Int8 => self.stack::<i8>(spec, batch, |v| v as i8)?,
+            DType::Int16 => self.stack::<i16>(spec, batch, |v| v as i16)?,
+            DType::Int32 => self.stack::<i32>(spec, batch, |v| v as i32)?,
+            DType::Int64 => self.stack::<i64>(spec, batch, |v| v as i64)?,
+            DType::UInt8 | DType::Bool => self.stack::<u8>(spec, batch, |v| v as u8)?,
+            DType::UInt16 => self.stack::<u16>(spec, batch, |v| v as u16)?,
+            DType::UInt32 => self.stack::<u32>(spec, batch, |v| v as u32)?,
+            DType::UInt64 => self.stack::<u64>(spec, batch, |v| v as u64)?,
+        })
+    }
+
+    /// One column as it is: no conversion, and no copy where there are no nulls.
+    fn single(&self, spec: &DenseSpec, array: &ArrayRef) -> Result<Buffer> {
+        let fill = spec.fill.first().copied().flatten();
+        let name = spec.names.first().map_or("", |n| &**n);
+        if let Some(list) = array.as_fixed_size_list_opt() {
+            if list.null_count() > 0 {
+                return Err(self.null_error(name, list.nulls(), 0));
+            }
+            let n = spec.row.first().copied().unwrap_or(0);
+            let values = list.values().slice(list.value_offset(0) as usize, list.len() * n);
+            return self.flat(name, spec.dtype, fill, &values, n.max(1));
+        }
+        self.flat(name, spec.dtype, fill, array, 1)
+    }
+
+    /// The values of a primitive array, `per_row` to a row; nulls filled.
+    fn flat(
+        &self,
+        name: &str,
+        dtype: DType,
+        fill: Option<f64>,
+        array: &ArrayRef,
+        per_row: usize,
+    ) -> Result<Buffer> {
+        let nulls = array.nulls().filter(|n| n.null_count() > 0);
+        let size = dtype.size();
+        let bytes: Buffer = if let Some(bools) = array.as_boolean_opt() {
+            let bits = bools.values();
+            Buffer::from_vec((0..bits.len()).map(|i| u8::from(bits.value(i))).collect::<Vec<u8>>())
+        } else {
+            let data = array.to_data();
+            let buffer = data.buffers().first().ok_or_else(|| Error::internal("no values"))?;
+            buffer.slice_with_length(data.offset() * size, data.len() * size)
+        };
+        let Some(nulls) = nulls else { return Ok(bytes) };
+        let Some(fill) = fill else { return Err(self.null_error(name, Some(nulls), per_row)) };
+        let value = fill_bytes(dtype, fill).ok_or_else(|| unfit(name, dtype, fill))?;
+        let mut bytes = bytes.to_vec();
+        each_null(nulls, |i| bytes[i * size..(i + 1) * size].copy_from_slice(&value[..size]));
+        Ok(Buffer::from_vec(bytes))
+    }
+
+    fn null_error(&self, column: &str, nulls: Option<&NullBuffer>, per_row: usize) -> Error {
+        let row = nulls.and_then(|n| (0..n.len()).find(|i| n.is_null(*i))).unwrap_or(0);
+        let error = Error::new(ErrorKind::Schema, "a null cannot go into a dense tensor")
+            .in_column(column)
+            .with_hint(format!(
+                "fill nulls with fill={{{column:?}: 0}} in loader(), or leave such rows out with filter(\"{column} IS NOT NULL\")"
+            ));
+        self.locate(error, row / per_row.max(1))
+    }
+
+    /// Several columns side by side, row-major.
+    fn stack<D: ArrowNativeType + Default>(
+        &self,
+        spec: &DenseSpec,
+        batch: &RecordBatch,
+        convert: fn(f64) -> D,
+    ) -> Result<Buffer> {
+        /// Rows that are converted before the next column's turn: their output lines stay in L1.
+        const TILE: usize = 512;
+        let (rows, n) = (batch.num_rows(), spec.from.len());
+        let mut out = vec![D::default(); rows * n];
+        let mut columns = Vec::with_capacity(n);
+        for (j, from) in spec.from.iter().enumerate() {
+            let array = batch.column(*from);
+            let nulls = array.nulls().filter(|x| x.null_count() > 0);
+            let fill = spec.fill.get(j).copied().flatten();
+            if let (Some(nulls), None) = (nulls, fill) {
+                return Err(self.null_error(&spec.names[j], Some(nulls), 1));
+            }
+            if let (Some(_), Some(fill)) = (nulls, fill)
+                && fill_bytes(spec.dtype, fill).is_none()
+            {
+                return Err(unfit(&spec.names[j], spec.dtype, fill));
+            }
+            columns.push((Numbers::of(array)?, nulls.cloned(), fill));
+        }
+        for start in (0..rows).step_by(TILE) {
+            let end = (start + TILE).min(rows);
+            for (j, (numbers, _, _)) in columns.iter().enumerate() {
+                numbers.write(start..end, &mut out[start * n + j..], n, convert);
+            }
+        }
+        for (j, (_, nulls, fill)) in columns.iter().enumerate() {
+            if let (Some(nulls), Some(fill)) = (nulls, fill) {
+                let value = convert(*fill);
+                each_null(nulls, |i| out[i * n + j] = value);
+            }
+        }
+        Ok(Buffer::from_vec(out))
+    }
+}
+
+fn is_stack(spec: &DenseSpec, batch: &RecordBatch) -> bool {
+    spec.row.len() == 1
+        && spec.row[0] == spec.from.len()
+        && !matches!(batch.column(spec.from[0]).data_type(), DataType::FixedSizeList(..))
+}
+
+fn unfit(column: &str, dtype: DType, fill: f64) -> Error {
+    Error::invalid(format!("fill={fill} does not fit a column of {dtype}"))
+        .at_place("loader(fill=...)")
+        .in_column(column)
+        .with_hint(format!(
+            "choose a value of {dtype}, or make the column a float with with_column({column:?}, \"CAST({column} AS DOUBLE)\")"
+        ))
+}
+
+/// A fill value in machine bytes, if the dtype can hold it exactly (floats round).
+pub fn fill_bytes(dtype: DType, v: f64) -> Option<[u8; 8]> {
+    let mut out = [0u8; 8];
+    let mut put = |bytes: &[u8]| out[..bytes.len()].copy_from_slice(bytes);
+    let whole = |low: f64, high: f64| v.fract() == 0.0 && v >= low && v <= high;
+    match dtype {
+        DType::Bool if whole(0.0, 1.0) => put(&[v as u8]),
+        DType::UInt8 if whole(0.0, 255.0) => put(&[v as u8]),
+        DType::Int8 if whole(-128.0, 127.0) => put(&(v as i8).to_ne_bytes()),
+        DType::UInt16 if whole(0.0, f64::from(u16::MAX)) => put(&(v as u16).to_ne_bytes()),
+        DType::Int16 if whole(f64::from(i16::MIN), f64::from(i16::MAX)) => {
+            put(&(v as i16).to_ne_bytes());
+        }
+        DType::UInt32 if whole(0.0, f64::from(u32::MAX)) => put(&(v as u32).to_ne_bytes()),
+        DType::Int32 if whole(f64::from(i32::MIN), f64::from(i32::MAX)) => {
+            put(&(v as i32).to_ne_bytes());
+        }
+        // Beyond 2^53 not every integer is a float; the bounds keep the cast exact at the ends.
+        DType::UInt64 if whole(0.0, 1.8e19) => put(&(v as u64).to_ne_bytes()),
+        DType::Int64 if whole(-9.2e18, 9.2e18) => put(&(v as i64).to_ne_bytes()),
+        DType::Float16 => put(&f16::from_f64(v).to_ne_bytes()),
+        DType::BFloat16 => put(&bf16::from_f64(v).to_ne_bytes()),
+        DType::Float32 => put(&(v as f32).to_ne_bytes()),
+        DType::Float64 => put(&v.to_ne_bytes()),
+        _ => return None,
+    }
+    Some(out)
+}
+
+/// Calls `f` with the index of every null.
+fn each_null(nulls: &NullBuffer, mut f: impl FnMut(usize)) {
+    let len = nulls.len();
+    for (i, word) in nulls.inner().bit_chunks().iter_padded().enumerate() {
+        let mut missing = !word;
+        while missing != 0 {
+            let at = i * 64 + missing.trailing_zeros() as usize;
+            if at >= len {
+                return;
+            }
+            f(at);
+            missing &= missing - 1;
+        }
+    }
+}
+
+/// A numeric column, read as it is.
+enum Numbers {
+    I8(ArrayRef),
+    I16(ArrayRef),
+    I32(ArrayRef),
+    I64(ArrayRef),
+    U8(ArrayRef),
+    U16(ArrayRef),
+    U32(ArrayRef),
+    U64(ArrayRef),
+    F32(ArrayRef),
+    F64(ArrayRef),
+}
+
+impl Numbers {
+    fn of(array: &ArrayRef) -> Result<Self> {
+        let own = Arc::clone(array);
+        Ok(match array.data_type() {
+            DataType::Int8 => Self::I8(own),
+            DataType::Int16 => Self::I16(own),
+            DataType::Int32 => Self::I32(own),
+            DataType::Int64 => Self::I64(own),
+            DataType::UInt8 => Self::U8(own),
+            DataType::UInt16 => Self::U16(own),
+            DataType::UInt32 => Self::U32(own),
+            DataType::UInt64 => Self::U64(own),
+            DataType::Float32 => Self::F32(own),
+            DataType::Float64 => Self::F64(own),
+            DataType::Boolean => Self::U8(converted(array, &DataType::UInt8)?),
+            _ => Self::F64(converted(array, &DataType::Float64)?),
+        })
+    }
+
+    /// Writes rows of the column to every `stride`-th element of `out`.
+    fn write<D: ArrowNativeType>(
+        &self,
+        rows: std::ops::Range<usize>,
+        out: &mut [D],
+        stride: usize,
+        convert: fn(f64) -> D,
+    ) {
+        match self {
+            Self::I8(a) => strided::<Int8Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::I16(a) => strided::<Int16Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::I32(a) => strided::<Int32Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            // Through f64: an integer beyond 2^53 loses its last bits, as in every float tensor.
+            Self::I64(a) => strided::<Int64Type, D>(a, rows, out, stride, |v| convert(v as f64)),
+            Self::U8(a) => strided::<UInt8Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::U16(a) => strided::<UInt16Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::U32(a) => strided::<UInt32Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::U64(a) => strided::<UInt64Type, D>(a, rows, out, stride, |v| convert(v as f64)),
+            Self::F32(a) => strided::<Float32Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::F64(a) => strided::<Float64Type, D>(a, rows, out, stride, convert),
+        }
+    }
+}
+
+fn converted(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    cast(array, to).map_err(|e| {
+        Error::new(ErrorKind::Schema, format!("cannot convert {} to {to}", array.data_type()))
+            .with_source(e)
+    })
+}
+
+fn strided<S: ArrowPrimitiveType, D: ArrowNativeType>(
+    array: &ArrayRef,
+    rows: std::ops::Range<usize>,
+    out: &mut [D],
+    stride: usize,
+    convert: impl Fn(S::Native) -> D,
+) {
+    let values = &array.as_primitive::<S>().values()[rows];
+    for (slot, value) in out.iter_mut().step_by(stride).zip(values) {
+        *slot = convert(*value);
+    }
+}

@@ -1,0 +1,106 @@
+//! A plan, bound to the dataset that it reads: everything that is decided before a row moves.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, SchemaRef};
+use forebay_core::Result;
+use forebay_io::{BlockReader, Dataset};
+use forebay_plan::columns::{ColumnKind, Normalized, OutputKind, normalize};
+use forebay_plan::{Plan, Source};
+use forebay_sql::Relation;
+
+/// The bound plan.
+#[derive(Clone)]
+pub struct Pipeline {
+    /// The plan as given.
+    pub plan: Arc<Plan>,
+    /// The listed files and their footers.
+    pub dataset: Arc<Dataset>,
+    /// Outputs in order, and the relational steps that feed them.
+    pub normal: Arc<Normalized>,
+    /// The relational steps, compiled against what the reader gives.
+    pub relation: Relation,
+    /// Reads the columns that the relation needs.
+    pub reader: BlockReader,
+}
+
+impl Pipeline {
+    /// Lists the source, reads its footers, and checks every name, type and expression.
+    pub async fn open(plan: &Plan) -> Result<Self> {
+        let Source::Parquet(source) = &plan.source else {
+            return Err(forebay_core::Error::internal("unknown kind of source"));
+        };
+        let dataset = Arc::new(Dataset::open(source).await?);
+        Self::bind(plan, dataset)
+    }
+
+    /// Binds a plan to a dataset that is open already.
+    pub fn bind(plan: &Plan, dataset: Arc<Dataset>) -> Result<Self> {
+        let Source::Parquet(source) = &plan.source else {
+            return Err(forebay_core::Error::internal("unknown kind of source"));
+        };
+        let columns: Vec<String> = match &source.columns {
+            Some(columns) => columns.clone(),
+            None => dataset.schema.fields().iter().map(|f| f.name().clone()).collect(),
+        };
+        let all = BlockReader::new(Arc::clone(&dataset), &columns)?;
+        let kinds: Vec<(String, ColumnKind)> = all
+            .schema()
+            .fields()
+            .iter()
+            .map(|f| (f.name().clone(), column_kind(f.data_type())))
+            .collect();
+        let normal = normalize(plan, &kinds)?;
+        let relation = Relation::compile(&all.schema(), &normal.relational)?;
+        let needed = relation.input_columns();
+        let views = image_columns(&normal, &relation, &all.schema());
+        let reader = BlockReader::new(Arc::clone(&dataset), &needed)?.with_views(&views);
+        // The reader gives fewer columns, some as views: compile against what really comes.
+        let relation = Relation::compile(&reader.schema(), &normal.relational)?;
+        Ok(Self { plan: Arc::new(plan.clone()), dataset, normal: Arc::new(normal), relation, reader })
+    }
+
+    /// The schema of the relational result.
+    pub fn schema(&self) -> SchemaRef {
+        self.relation.schema()
+    }
+}
+
+/// Source columns whose values are only ever decoded as images: read as views, so that an image
+/// stays where its page was decompressed until it is decoded.
+fn image_columns(normal: &Normalized, relation: &Relation, source: &SchemaRef) -> Vec<String> {
+    let image = |name: &str| {
+        normal.outputs.iter().any(|o| matches!(&o.kind, OutputKind::Image { from, .. } if from == name))
+    };
+    let column = |name: &str| {
+        normal.outputs.iter().any(|o| match &o.kind {
+            OutputKind::Column { from } => from == name,
+            OutputKind::Stack { from, .. } => from.iter().any(|f| f == name),
+            OutputKind::Image { .. } => false,
+        })
+    };
+    source
+        .fields()
+        .iter()
+        .filter(|f| matches!(f.data_type(), DataType::Binary | DataType::LargeBinary))
+        .map(|f| f.name().clone())
+        .filter(|name| image(name) && !column(name) && relation.schema().index_of(name).is_ok())
+        .collect()
+}
+
+/// The kind of a column for the plan's checks.
+pub fn column_kind(data_type: &DataType) -> ColumnKind {
+    match data_type {
+        DataType::Boolean => ColumnKind::Bool,
+        t if t.is_numeric() => ColumnKind::Number,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => ColumnKind::String,
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => ColumnKind::Binary,
+        DataType::List(_) | DataType::LargeList(_) => ColumnKind::List,
+        DataType::FixedSizeList(_, _) => ColumnKind::FixedList,
+        DataType::Dictionary(_, values) => column_kind(values),
+        _ => ColumnKind::Other,
+    }
+}

@@ -1,0 +1,284 @@
+//! The CPU pool: threads that decode, transform and assemble, smallest sequence number first.
+//!
+//! Every run (an epoch, a job) has a pool of its own, so that dropping the run stops exactly its
+//! work: the queue is emptied, running work sees the [`Cancel`] flag between rows, and the threads
+//! are joined. The queue is a heap without a bound of its own; what enters it is bounded by the
+//! byte budget and the prefetch permits of its run.
+
+use std::any::Any;
+use std::cmp::Ordering as Order;
+use std::collections::BinaryHeap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use forebay_core::sync::lock;
+use forebay_core::{Error, ErrorKind, Result};
+use forebay_ops::Scratch;
+
+/// What a worker thread owns and lends to the work that it runs.
+#[derive(Default)]
+pub struct Worker {
+    /// Decoder handles and pixel buffers.
+    pub scratch: Scratch,
+}
+
+/// Set once, when the owner of a run is gone.
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks the work to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the work should stop.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// An error when the work should stop.
+    pub fn check(&self) -> Result<()> {
+        if self.is_set() {
+            return Err(Error::new(ErrorKind::Cancelled, "the run was stopped"));
+        }
+        Ok(())
+    }
+}
+
+type Work = Box<dyn FnOnce(&mut Worker) + Send>;
+
+struct Entry {
+    /// (sequence number, order of arrival): smallest first.
+    key: (u64, u64),
+    work: Work,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Order> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Order {
+        other.key.cmp(&self.key)
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    heap: BinaryHeap<Entry>,
+    arrivals: u64,
+    closed: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    available: Condvar,
+    cancel: Cancel,
+    busy_ns: AtomicU64,
+}
+
+/// The pool; dropping it stops the work and joins the threads.
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Submits work to a pool without owning it.
+#[derive(Clone)]
+pub struct PoolHandle(Arc<Shared>);
+
+impl Pool {
+    /// Starts `threads` threads (at least one).
+    pub fn start(threads: usize, cancel: Cancel) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            available: Condvar::new(),
+            cancel,
+            busy_ns: AtomicU64::new(0),
+        });
+        let mut pool = Self { shared, threads: Vec::new() };
+        for n in 0..threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("forebay-cpu-{n}"))
+                .spawn(move || shared.serve())
+                .map_err(|e| {
+                    Error::new(ErrorKind::Resource, format!("cannot start CPU thread {n}"))
+                        .with_source(e)
+                        .with_hint("use a smaller num_threads, or raise the limit (ulimit -u)")
+                })?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// A handle for submitting.
+    pub fn handle(&self) -> PoolHandle {
+        PoolHandle(Arc::clone(&self.shared))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.cancel.set();
+        let mut queue = lock(&self.shared.queue);
+        queue.closed = true;
+        let left = std::mem::take(&mut queue.heap);
+        drop(queue);
+        self.shared.available.notify_all();
+        drop(left);
+        for thread in self.threads.drain(..) {
+            // Work never unwinds out of `serve`.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut worker = Worker::default();
+        loop {
+            let mut queue = lock(&self.queue);
+            let entry = loop {
+                if queue.closed {
+                    return;
+                }
+                if let Some(entry) = queue.heap.pop() {
+                    break entry;
+                }
+                queue = match self.available.wait(queue) {
+                    Ok(guard) => guard,
+                    Err(poisoned) => poisoned.into_inner(),
+                };
+            };
+            drop(queue);
+            let start = Instant::now();
+            // Work reports its own panics (`caught`); this keeps the thread alive whatever happens.
+            if catch_unwind(AssertUnwindSafe(|| (entry.work)(&mut worker))).is_err() {
+                worker = Worker::default();
+            }
+            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.busy_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+}
+
+impl PoolHandle {
+    /// Queues work for sequence number `seq`. Dropped when the pool is closed.
+    pub fn submit(&self, seq: u64, work: impl FnOnce(&mut Worker) + Send + 'static) {
+        let mut queue = lock(&self.0.queue);
+        if queue.closed {
+            return;
+        }
+        let key = (seq, queue.arrivals);
+        queue.arrivals += 1;
+        queue.heap.push(Entry { key, work: Box::new(work) });
+        drop(queue);
+        self.0.available.notify_one();
+    }
+
+    /// Runs work on the pool and waits for its result without blocking a thread. A panic in the
+    /// work, and a pool that closes before the work has run, are errors.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        seq: u64,
+        work: impl FnOnce(&mut Worker) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        self.submit(seq, move |worker| {
+            let _ = tx.send(caught(|| work(worker)));
+        });
+        rx.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Cancelled, "the run was stopped")))
+    }
+
+    /// Nanoseconds that the threads spent in work.
+    pub fn busy_ns(&self) -> u64 {
+        self.0.busy_ns.load(Ordering::Relaxed)
+    }
+
+    /// The run's flag.
+    pub fn cancel(&self) -> &Cancel {
+        &self.0.cancel
+    }
+}
+
+/// Runs work and turns a panic into an error: one bad row must not take the trainer down.
+pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // What the closure touches is dropped or reported as failed when it unwinds, so no broken
+    // state is seen afterwards.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        Err(Error::internal(format!("the engine panicked: {}", panic_text(&*panic))))
+    })
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn smallest_sequence_first() {
+        let pool = Pool::start(1, Cancel::default()).unwrap();
+        let handle = pool.handle();
+        let (gate_tx, gate_rx) = sync_channel::<()>(0);
+        handle.submit(0, move |_| gate_rx.recv().unwrap());
+        let (tx, rx) = sync_channel(8);
+        for seq in [5u64, 2, 9, 2] {
+            let tx = tx.clone();
+            handle.submit(seq, move |_| tx.send(seq).unwrap());
+        }
+        gate_tx.send(()).unwrap();
+        let got: Vec<u64> = (0..4).map(|_| rx.recv().unwrap()).collect();
+        assert_eq!(got, [2, 2, 5, 9]);
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error_and_the_thread_lives() {
+        let pool = Pool::start(1, Cancel::default()).unwrap();
+        let handle = pool.handle();
+        let result: Result<()> =
+            crate::runtime::wait(handle.run(0, |_| panic!("row 3 is odd"))).unwrap();
+        assert!(result.unwrap_err().message().contains("row 3 is odd"));
+        assert_eq!(crate::runtime::wait(handle.run(1, |_| Ok(7))).unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn dropping_stops_the_queue() {
+        let pool = Pool::start(1, Cancel::default()).unwrap();
+        let handle = pool.handle();
+        let (started_tx, started_rx) = sync_channel::<()>(0);
+        let cancel = handle.cancel().clone();
+        handle.submit(0, move |_| {
+            started_tx.send(()).unwrap();
+            while !cancel.is_set() {
+                std::thread::yield_now();
+            }
+        });
+        handle.submit(1, |_| panic!("never runs"));
+        started_rx.recv().unwrap();
+        drop(pool);
+        let late = crate::runtime::wait(handle.run(2, |_| Ok(()))).unwrap();
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+}

@@ -1,0 +1,72 @@
+//! The I/O runtime: where every read and write waits, and where no CPU work runs.
+//!
+//! One runtime serves the process. Decoding a block takes milliseconds, in which a reactor on the
+//! same thread would answer no socket; so CPU work has threads of its own ([`crate::pool`]).
+//!
+//! Nothing starts at import or link time: the runtime starts with the first read. A forked child
+//! inherits the memory of a runtime but none of its threads; it is recognised by its process id and
+//! gets a runtime of its own, while the parent's is left alone.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+
+use forebay_core::sync::lock;
+use forebay_core::{Error, ErrorKind, Result};
+use tokio::runtime::{Builder, Runtime};
+
+/// Reading needs little CPU: two threads keep sockets and blocking reads moving, whatever the size
+/// of the machine.
+const IO_THREADS: usize = 2;
+
+/// Threads that wait in local file reads. As many as NVMe drives and Lustre clients serve well at
+/// once; they exist only while they are needed.
+const BLOCKING_THREADS: usize = 32;
+
+static RUNTIME: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
+
+/// The process's I/O runtime, started if need be.
+pub fn io() -> Result<Arc<Runtime>> {
+    let mut slot = lock(&RUNTIME);
+    let me = std::process::id();
+    if let Some((pid, runtime)) = slot.as_ref()
+        && *pid == me
+    {
+        return Ok(Arc::clone(runtime));
+    }
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("forebay-io")
+        .enable_all()
+        .build()
+        .map_err(|e| {
+            Error::new(ErrorKind::Resource, "cannot start the I/O threads")
+                .with_source(e)
+                .with_hint("the limit on processes or open files may be reached (ulimit -u, -n)")
+        })?;
+    let runtime = Arc::new(runtime);
+    if let Some(inherited) = slot.replace((me, Arc::clone(&runtime))) {
+        // Dropping it would join threads that do not exist in this process.
+        std::mem::forget(inherited);
+    }
+    Ok(runtime)
+}
+
+/// Runs a future to its end from a thread that is not one of the runtime's.
+#[expect(clippy::disallowed_methods, reason = "the one place where synchronous faces enter")]
+pub fn wait<T>(future: impl Future<Output = T>) -> Result<T> {
+    if tokio::runtime::Handle::try_current().is_ok() {
+        return Err(Error::invalid("Forebay's blocking calls cannot be made from async code")
+            .with_hint("call them inside tokio::task::spawn_blocking"));
+    }
+    Ok(io()?.block_on(future))
+}
+
+/// Aborts a task of the I/O runtime when dropped.
+pub struct Abort(pub tokio::task::JoinHandle<()>);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

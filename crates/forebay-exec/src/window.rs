@@ -1,0 +1,170 @@
+//! Opening windows: fetch the blocks, decode them, keep them until the last batch over them is done.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
+use forebay_core::{Error, Reservation, Result};
+use forebay_plan::schedule::Epoch;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::watch;
+
+use crate::index::{BlockRows, RowIndex};
+use crate::outputs::OutputSpec;
+use crate::part::{Origin, Part};
+use crate::pipeline::Pipeline;
+use crate::pool::PoolHandle;
+use crate::rows::WindowData;
+use crate::stats::Stats;
+
+/// Blocks of one window that are fetched at once. Enough to keep a bucket busy from one window;
+/// windows of other lanes are fetched beside it.
+const BLOCKS_AT_ONCE: usize = 16;
+
+/// What loading a window needs; shared by all windows of a run.
+pub struct WindowSource {
+    /// Reader and relation.
+    pub pipeline: Pipeline,
+    /// The part of the relation that computes columns of rows already chosen.
+    pub projection: forebay_sql::Relation,
+    /// Columns to make.
+    pub outputs: Vec<OutputSpec>,
+    /// Rows of each block that take part.
+    pub index: Arc<RowIndex>,
+    /// The CPU threads.
+    pub pool: PoolHandle,
+    /// Counters.
+    pub stats: Arc<Stats>,
+}
+
+impl WindowSource {
+    /// Bytes that opening a window needs: what is fetched and what is decoded of it.
+    pub fn cost(&self, epoch: &Epoch, window: usize) -> u64 {
+        epoch
+            .window_blocks(window)
+            .iter()
+            .map(|(block, _)| {
+                let cost = self.pipeline.reader.cost(*block as usize);
+                cost.fetch + cost.decoded
+            })
+            .sum()
+    }
+
+    /// Loads a window for work of sequence number `seq`.
+    pub async fn load(
+        self: Arc<Self>,
+        epoch: Arc<Epoch>,
+        window: usize,
+        seq: u64,
+        mut reservation: Reservation,
+    ) -> Result<WindowData> {
+        let blocks: Vec<u32> = epoch.window_blocks(window).iter().map(|(b, _)| *b).collect();
+        let parts: Vec<Vec<Part>> = stream::iter(blocks)
+            .map(|block| Arc::clone(&self).block(block as usize, seq))
+            .buffered(BLOCKS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let parts: Vec<Part> = parts.into_iter().flatten().collect();
+        let wanted = epoch.window_rows(window);
+        let got: u64 = parts.iter().map(|p| p.rows as u64).sum();
+        if wanted != got {
+            return Err(Error::internal(format!(
+                "a window has {got} rows where the schedule has {wanted}"
+            )));
+        }
+        let permutation = self.pool.run(seq, move |_| Ok(epoch.permutation(window))).await?;
+        let order = permutation.as_ref().map_or(0, |p| p.len() as u64 * 4);
+        reservation.resize(parts.iter().map(Part::bytes).sum::<u64>() + order);
+        Ok(WindowData::new(parts, permutation, Some(reservation)))
+    }
+
+    async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
+        let reader = &self.pipeline.reader;
+        let fetched =
+            self.stats.fetching(reader.cost(block).fetch, reader.fetch(block, None)).await?;
+        let this = Arc::clone(&self);
+        let pool = self.pool.clone();
+        pool.run(seq, move |_| {
+            let batches = this.stats.decode.time(|| this.pipeline.reader.decode(fetched))?;
+            this.stats.transform.time(|| this.parts(block, batches))
+        })
+        .await
+    }
+
+    fn parts(&self, block: usize, batches: Vec<RecordBatch>) -> Result<Vec<Part>> {
+        let mut at = 0u32;
+        let mut parts = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let rows = batch.num_rows() as u32;
+            let origin = origin(&self.pipeline, block, u64::from(at));
+            let (batch, kept) = match self.index.block(block) {
+                BlockRows::All => (batch, None),
+                BlockRows::Some(kept) => {
+                    let from = kept.partition_point(|r| *r < at);
+                    let to = kept.partition_point(|r| *r < at + rows);
+                    let kept: Vec<u32> = kept[from..to].iter().map(|r| r - at).collect();
+                    let indices = UInt32Array::from(kept.clone());
+                    let batch = take_record_batch(&batch, &indices)
+                        .map_err(|e| Error::internal("cannot take rows").with_source(e))?;
+                    (batch, Some(kept))
+                }
+            };
+            at += rows;
+            let batch = project(&self.projection, batch)
+                .map_err(|e| locate(e, &origin, kept.as_deref()))?;
+            parts.push(Part::new(&self.outputs, &batch, origin, kept)?);
+        }
+        Ok(parts)
+    }
+}
+
+/// Evaluates a relation that keeps every row.
+fn project(relation: &forebay_sql::Relation, mut batch: RecordBatch) -> Result<RecordBatch> {
+    for segment in relation.segments() {
+        batch = segment.apply(&batch)?.batch;
+    }
+    Ok(batch)
+}
+
+/// Where the rows of a decoded batch come from; `at` is its first row within the block.
+pub fn origin(pipeline: &Pipeline, block: usize, at: u64) -> Origin {
+    let info = &pipeline.dataset.blocks[block];
+    Origin {
+        file: Arc::clone(&pipeline.dataset.files[info.file].uri),
+        row_group: info.row_group,
+        first_row: info.first_row + at,
+        ordinal: info.ordinal + at,
+    }
+}
+
+/// Turns an error about a row of a batch into one about a row of a file.
+pub fn locate(error: Error, origin: &Origin, kept: Option<&[u32]>) -> Error {
+    let row = error.location().row.map(|row| {
+        let row = kept.and_then(|k| k.get(row as usize)).map_or(row, |r| u64::from(*r));
+        origin.first_row + row
+    });
+    error.in_file(Arc::clone(&origin.file)).in_row_group(origin.row_group).with_row(row)
+}
+
+/// A window that is being opened, or is open.
+#[derive(Clone)]
+pub struct WindowHandle(watch::Receiver<Option<Result<Arc<WindowData>>>>);
+
+impl WindowHandle {
+    /// A handle and the place where the result goes.
+    pub fn new() -> (watch::Sender<Option<Result<Arc<WindowData>>>>, Self) {
+        let (tx, rx) = watch::channel(None);
+        (tx, Self(rx))
+    }
+
+    /// Waits until the window is open.
+    pub async fn ready(&mut self) -> Result<Arc<WindowData>> {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(value) => match &*value {
+                Some(result) => result.clone(),
+                None => Err(Error::internal("an open window without a result")),
+            },
+            Err(_) => Err(Error::new(forebay_core::ErrorKind::Cancelled, "the run was stopped")),
+        }
+    }
+}
