@@ -27,6 +27,9 @@ pub enum ErrorKind {
     Corrupt,
     /// Schemas or types do not fit each other.
     Schema,
+    /// A value in the data does not allow the operation: an overflow, a division by zero, a failed
+    /// cast.
+    Value,
     /// The input is valid, and Forebay does not handle it.
     Unsupported,
     /// The disk, the network or the server failed.
@@ -51,6 +54,7 @@ impl ErrorKind {
             Self::AlreadyExists => "already_exists",
             Self::Corrupt => "corrupt",
             Self::Schema => "schema",
+            Self::Value => "value",
             Self::Unsupported => "unsupported",
             Self::Io => "io",
             Self::Resource => "resource",
@@ -183,10 +187,19 @@ impl Error {
         self
     }
 
-    /// Replaces the row: for a caller that knows which row of the file a row of a batch is.
+    /// Replaces the row, if one is named: for a caller that knows which row of the file a row of a
+    /// batch is.
     #[must_use]
-    pub fn with_row(mut self, row: Option<u64>) -> Self {
-        self.0.location.row = row;
+    pub fn map_row(mut self, f: impl FnOnce(u64) -> u64) -> Self {
+        self.0.location.row = self.0.location.row.map(f);
+        self
+    }
+
+    /// Translates the row, where one is named: an inner layer counts within its batch, the outer
+    /// one knows the row of the file.
+    #[must_use]
+    pub fn map_row(mut self, row: impl FnOnce(u64) -> u64) -> Self {
+        self.0.location.row = self.0.location.row.map(row);
         self
     }
 
