@@ -31,9 +31,9 @@ usage: cargo xtask CHORE
   test              all that CI runs: every test in Rust and Python, and the lints
   test-python ARGS  build the package, then pytest with these arguments (default: tests/python)
   python            make .venv: the package in release mode, numpy, pyarrow, pillow, torch
-  bench [NAME]      one of images, tabular, startup against its peers; all three without a name
+  bench [NAME]      images, tabular, startup or memory against its peers; without a name the first three
   lint              formatting, clippy, ruff, spelling, licences
-  setup             install what the others need and are missing, and nothing else";
+  setup             install what demo, test and lint need, and nothing else";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

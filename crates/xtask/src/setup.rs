@@ -77,7 +77,7 @@ impl Nextest {
     /// `cargo nextest run` in the profile of demo and test.
     pub fn run(&self) -> Command {
         let mut command = shell::cargo();
-        command.args(["nextest", "run", "--cargo-profile", "fast", "--no-tests", "pass"]);
+        command.args(["nextest", "run", "--cargo-profile", "fast"]);
         if std::env::var_os("CI").is_some() {
             command.args(["--profile", "ci"]);
         }
