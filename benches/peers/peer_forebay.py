@@ -1,0 +1,52 @@
+"""Forebay itself, through its Python face, with the options that the peers' jobs name and no others."""
+
+from __future__ import annotations
+
+import forebay as fb
+
+from case import IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
+from data import COLUMNS, Source
+
+
+class _Column:
+    """Deliver one tensor of each batch."""
+
+    def __init__(self, loader, column: str) -> None:
+        self.loader, self.column = loader, column
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield batch[self.column]
+
+
+def images(source: Source, threads: int, seed: int, variant: str = ""):
+    """Shuffled, all rows delivered, labels beside the images."""
+    dataset = fb.read_parquet(source.path, columns=["image", "label"]).map_image(
+        "image",
+        [fb.RandomResizedCrop(IMAGE_SIZE), fb.RandomHorizontalFlip(), fb.Normalize(MEAN, STD)],
+        mode="RGB",
+        dtype="float32",
+        layout="CHW",
+    )
+    loader = dataset.loader(
+        batch_size=IMAGE_BATCH, shuffle="window", seed=seed, num_threads=threads, epoch_end="partial"
+    )
+    return _Column(loader, "image")
+
+
+startup = images
+
+
+def tabular(source: Source, threads: int, seed: int, order: str, variant: str = "", **options):
+    """One dense float32 matrix a batch, nulls as NaN."""
+    dataset = fb.read_parquet(source.path, columns=COLUMNS).stack(COLUMNS, into="x", dtype="float32")
+    loader = dataset.loader(
+        batch_size=TABULAR_BATCH,
+        shuffle="none" if order == "file" else "window",
+        seed=seed,
+        fill=float("nan"),
+        epoch_end="partial",
+        num_threads=threads,
+        **options,
+    )
+    return _Column(loader, "x")

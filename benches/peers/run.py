@@ -1,0 +1,220 @@
+"""Benchmarks against peers: `python benches/peers/run.py images|tabular|startup|memory`.
+
+Run it with the interpreter of the peers' own environment (`.venv-peers`, see README.md). Forebay is taken
+from that environment where it is installed there, else from the checkout's `.venv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import data
+import report
+from alternate import Job, run_rounds, say
+from case import BENCHES, IMAGE_BATCH, Entry
+
+SEED = 7
+MIB = 2**20
+
+
+def main() -> int:
+    """Parse, measure, print."""
+    options = _arguments()
+    # Everything that runs inherits the CPUs, this process included.
+    cpus = sorted(os.sched_getaffinity(0))[: options.threads]
+    if len(cpus) < options.threads:
+        raise SystemExit(f"error: {options.threads} threads asked, but only {len(cpus)} CPUs are there")
+    report.warn_if_busy()
+    about = report.machine() | {"date": time.strftime("%Y-%m-%d %H:%M %Z"), "rounds": options.rounds}
+    bench = {"images": images, "tabular": tabular, "startup": startup, "memory": memory}[options.bench]
+    jobs, fields = bench(options, cpus)
+    if options.json_out:
+        details = [{"label": j.label, "spec": j.spec, "results": j.results, "failures": j.failures} for j in jobs]
+        Path(options.json_out).write_text(json.dumps({"line": fields, "about": about, "jobs": details}, indent=1) + "\n")
+    print(f"{about['date']}, {about['cpu']}, {len(cpus)} CPUs, {about['rounds']} rounds, {about['system']}")
+    print(", ".join(f"{name} {version}" for name, version in about["versions"].items() if version))
+    print(report.line(fields), flush=True)
+    return 0
+
+
+def images(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
+    """Photographs a second, RandomResizedCrop to float32."""
+    cache = data.cache_folder(options.data)
+    warm = data.photographs(cache, data.PHOTOS_WARM)
+    source = warm if options.quick else data.photographs(cache, data.PHOTOS)
+    jobs = _jobs(options, cpus, "throughput", source, warm)
+    run_rounds(list(jobs.values()), options.rounds, options.timeout)
+    _print(jobs, lambda r: r["rows"] / r["wall"], "img/s", lambda r: 1_000 * r["cpu"] / r["rows"], "CPU s / 1,000 images")
+    value = {e.name: _middle(j, lambda r: r["rows"] / r["wall"]) for e, j in jobs.items()}
+    return list(jobs.values()), {
+        "bench": "images",
+        "unit": "img/s",
+        "forebay": value.pop("forebay", None),
+        "peers": {name: figure for name, figure in value.items() if name != "limit"},
+        "limit": value.get("limit"),
+    }
+
+
+def tabular(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
+    """Rows a second, shuffled and in file order."""
+    cache = data.cache_folder(options.data)
+    warm = data.flights(cache, 1, data.FLIGHTS_WARM)
+    source = warm if options.quick else data.flights(cache, data.FLIGHT_FILES, data.FLIGHTS_PER_FILE)
+    jobs = _jobs(options, cpus, "throughput", source, warm)
+    run_rounds(list(jobs.values()), options.rounds, options.timeout)
+    _print(jobs, lambda r: r["rows"] / r["wall"], "rows/s", lambda r: 1e6 * r["cpu"] / r["rows"], "CPU s / million rows")
+    ours: dict[str, Any] = {}
+    peers: dict[str, dict[str, Any]] = {"shuffled": {}, "file": {}}
+    for entry, job in jobs.items():
+        value = _middle(job, lambda r: r["rows"] / r["wall"])
+        if entry.module == "peer_forebay":
+            ours[entry.order] = value
+        else:
+            peers[entry.order][entry.name] = value
+    return list(jobs.values()), {
+        "bench": "tabular",
+        "unit": "rows/s",
+        "forebay": ours.get("shuffled"),
+        "peers": peers["shuffled"],
+        "limit": None,
+        "forebay_file_order": ours.get("file"),
+        "file_order": peers["file"],
+    }
+
+
+def startup(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
+    """Milliseconds from imports done to the first batch, each in a fresh process."""
+    cache = data.cache_folder(options.data)
+    source = data.photographs(cache, data.PHOTOS_WARM if options.quick else data.PHOTOS)
+    jobs = _jobs(options, cpus, "first_batch", source, source)
+    run_rounds(list(jobs.values()), options.rounds, options.timeout)
+    _print(jobs, lambda r: 1_000 * r["wall"], "ms", lambda r: r["cpu"], "CPU s")
+    value = {e.name: _middle(j, lambda r: 1_000 * r["wall"]) for e, j in jobs.items()}
+    if "ray" in value:
+        ray = next(j for e, j in jobs.items() if e.name == "ray")
+        value["ray_with_init"] = _middle(ray, lambda r: 1_000 * (r["wall"] + r["prepare"]))
+    ours = value.pop("forebay", None)
+    return list(jobs.values()), {"bench": "startup", "unit": "ms", "forebay": ours, "peers": value, "limit": None}
+
+
+def memory(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
+    """Forebay's peak memory above its imports at one and at ten million rows."""
+    cache = data.cache_folder(options.data)
+    sizes = {f"{n}m": data.flights(cache, n, data.MEMORY_FILE_ROWS) for n in (1, 10)}
+    limit = options.memory_limit_mib * MIB
+    jobs: dict[tuple[str, str], Job] = {}
+    for order, more in {"file": {}, "shuffled": {"lanes": 8, "window": 1}}.items():
+        entry = Entry("forebay", "peer_forebay", order=order)
+        for size, source in sizes.items():
+            job = _job(options, cpus, entry, "memory", source, source, f"{order} {size}")
+            job.spec["options"] = {"memory_limit": limit} | more
+            jobs[order, size] = job
+    run_rounds(list(jobs.values()), options.rounds, options.timeout)
+    fields: dict[str, Any] = {"bench": "memory", "unit": "MiB", "memory_limit": options.memory_limit_mib}
+    for order in ("file", "shuffled"):
+        small, large = (jobs[order, s].middle(lambda r: r["above"] / MIB) for s in sizes)
+        growth = None if small is None or large is None else large / small - 1
+        name = "file_order" if order == "file" else order
+        fields[name] = {"1m": report.rounded(small), "10m": report.rounded(large), "growth": report.rounded(growth)}
+    for (order, size), job in jobs.items():
+        ends = job.ends(lambda r: r["above"] / MIB)
+        shown = f"{ends[0]:.0f} to {ends[1]:.0f} MiB" if ends else f"null: {job.failures[-1]}"
+        print(f"{order:10}{size:>5} rows  {shown}")
+    return list(jobs.values()), fields
+
+
+def _jobs(
+    options: argparse.Namespace, cpus: list[int], kind: str, source: data.Source, warm: data.Source
+) -> dict[Entry, Job]:
+    entries = [e for e in BENCHES[options.bench] if not options.only or e.name in options.only]
+    unknown = set(options.only) - {e.name for e in BENCHES[options.bench]}
+    if unknown:
+        known = ", ".join(dict.fromkeys(e.name for e in BENCHES[options.bench]))
+        raise SystemExit(f"error: no peer {', '.join(sorted(unknown))} in {options.bench}; there are {known}")
+    out = {}
+    for entry in entries:
+        twice = options.bench == "tabular" and entry.module != "peer_forebay"
+        label = f"{entry.name} ({'file order' if entry.order == 'file' else entry.order})" if twice else entry.name
+        out[entry] = _job(options, cpus, entry, kind, source, warm, label)
+    return out
+
+
+def _job(
+    options: argparse.Namespace, cpus: list[int], entry: Entry, kind: str, source: data.Source, warm: data.Source,
+    label: str,
+) -> Job:  # fmt: skip
+    spec = {
+        "bench": options.bench if options.bench != "memory" else "tabular",
+        "kind": kind,
+        "module": entry.module,
+        "variant": entry.variant,
+        "order": entry.order,
+        "source": source.to_json(),
+        "warm": warm.to_json(),
+        "threads": options.threads,
+        "seed": SEED,
+        "cpus": cpus,
+    }
+    if entry.module == "peer_dali":
+        spec["may_drop_tail"] = IMAGE_BATCH
+    python = options.forebay_python if entry.module == "peer_forebay" else sys.executable
+
+    def warm_pages() -> None:
+        data.warm_page_cache(warm)
+        data.warm_page_cache(source)
+
+    return Job(label, spec, python, warm_pages)
+
+
+def _print(jobs: dict[Entry, Job], figure: Any, unit: str, cpu: Any, cpu_unit: str) -> None:
+    notes = {job.label: entry.note for entry, job in jobs.items()}
+    print(report.table(list(jobs.values()), figure, unit, cpu, cpu_unit, notes))
+
+
+def _middle(job: Job, figure: Any) -> float | None:
+    return report.rounded(job.middle(figure))
+
+
+def _forebay_python() -> str:
+    """The interpreter that has Forebay: this one, else the checkout's `.venv`."""
+    here = subprocess.run(
+        [sys.executable, "-c", "import forebay"], cwd="/", capture_output=True, check=False
+    ).returncode
+    other = data.ROOT / ".venv" / "bin" / "python"
+    if here == 0 or not other.exists():
+        return sys.executable
+    return str(other)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bench", choices=["images", "tabular", "startup", "memory"])
+    parser.add_argument("--rounds", type=int, help="measurements of each peer (default: 5; 3 for memory)")
+    parser.add_argument("--only", default="", help="peers to run, separated by commas (default: all)")
+    parser.add_argument("--quick", action="store_true", help="the small warm-up set and one round: does it work?")
+    parser.add_argument("--threads", type=int, default=2, help="CPUs and threads of every peer (default: 2)")
+    parser.add_argument("--timeout", type=float, default=400, help="seconds for one measurement (default: 400)")
+    parser.add_argument("--data", help="folder for the generated sets (default: target/bench-data)")
+    parser.add_argument("--forebay-python", help="interpreter that has Forebay (default: this one, else .venv's)")
+    parser.add_argument("--memory-limit-mib", type=int, default=256, help="memory_limit of `memory` (default: 256)")
+    parser.add_argument("--json-out", help="file for every single measurement")
+    options = parser.parse_args()
+    options.only = [name for name in options.only.split(",") if name]
+    options.rounds = options.rounds or (1 if options.quick else 3 if options.bench == "memory" else 5)
+    options.forebay_python = options.forebay_python or _forebay_python()
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("stopped")
+        sys.exit(130)
