@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, UInt32Array};
 use forebay_core::{Account, Result};
-use forebay_sql::{Applied, Relation};
+use forebay_sql::{Applied, Cursor, Relation};
 
+use crate::part::Origin;
 use crate::pipeline::Pipeline;
 use crate::scan::Scan;
 use crate::stats::Stats;
@@ -100,17 +101,16 @@ impl RowIndex {
             threads,
             Arc::clone(stats),
             Arc::new(move |block, batches: Vec<RecordBatch>, _: &mut _| {
-                first_segment(&owner, &first, block, batches)
+                unordered(&owner, &first, block, batches)
             }),
         )?;
-        let mut limits = Limits::new(&relation);
+        let mut ordered = Ordered::new(&relation);
         while let Some(scanned) = scan.next(&mut tick) {
             let scanned = scanned?;
             let block = candidates[scanned.position];
             let mut kept = Vec::new();
             for piece in scanned.value {
-                let piece = limits.apply(piece)?;
-                kept.extend(piece.rows());
+                kept.extend(ordered.push(piece)?.rows());
             }
             blocks[block] = if kept.len() as u64 == totals[block] {
                 BlockRows::All
@@ -118,7 +118,7 @@ impl RowIndex {
                 kept.shrink_to_fit();
                 BlockRows::Some(kept)
             };
-            if limits.exhausted() {
+            if ordered.is_done() {
                 break;
             }
         }
@@ -143,48 +143,32 @@ pub fn candidates(pipeline: &Pipeline) -> Vec<usize> {
 pub struct Piece {
     /// The rows so far.
     pub batch: RecordBatch,
-    /// Which rows of the block's decoded batch they are; `None` for all.
-    pub kept: Option<Vec<u32>>,
+    /// Which rows of the decoded batch they are; `None` for all.
+    pub kept: Option<UInt32Array>,
     /// First row of the decoded batch within the block.
     pub at: u32,
     /// Where that batch comes from.
-    pub origin: crate::part::Origin,
+    pub origin: Origin,
 }
 
 impl Piece {
     /// The rows as numbers within the block.
     fn rows(&self) -> Vec<u32> {
         match &self.kept {
-            Some(kept) => kept.iter().map(|r| r + self.at).collect(),
+            Some(kept) => kept.values().iter().map(|r| r + self.at).collect(),
             None => (self.at..self.at + self.batch.num_rows() as u32).collect(),
         }
     }
 
-    fn then(&mut self, applied: Applied) {
+    fn replace(&mut self, applied: Applied) {
         self.batch = applied.batch;
-        self.kept = match (self.kept.take(), applied.kept) {
-            (None, kept) => kept,
-            (kept, None) => kept,
-            (Some(before), Some(kept)) => {
-                Some(kept.iter().filter_map(|r| before.get(*r as usize).copied()).collect())
-            }
-        };
-    }
-
-    fn truncate(&mut self, rows: u64) {
-        if (self.batch.num_rows() as u64) > rows {
-            let rows = rows as usize;
-            self.batch = self.batch.slice(0, rows);
-            match &mut self.kept {
-                Some(kept) => kept.truncate(rows),
-                None => self.kept = Some((0..rows as u32).collect()),
-            }
-        }
+        self.kept = applied.kept;
     }
 }
 
-/// The first segment of a relation, which needs no order.
-pub fn first_segment(
+/// What can be done to a block without knowing the blocks before it: everything, unless a limit
+/// decides which rows pass.
+pub fn unordered(
     pipeline: &Pipeline,
     relation: &Relation,
     block: usize,
@@ -196,10 +180,10 @@ pub fn first_segment(
         let origin = origin(pipeline, block, u64::from(at));
         let rows = batch.num_rows() as u32;
         let mut piece = Piece { batch, kept: None, at, origin };
-        if let Some(segment) = relation.segments().first() {
+        if let (false, Some(segment)) = (relation.has_limit(), relation.segments().first()) {
             let applied =
                 segment.apply(&piece.batch).map_err(|e| locate(e, &piece.origin, None))?;
-            piece.then(applied);
+            piece.replace(applied);
         }
         at += rows;
         pieces.push(piece);
@@ -207,44 +191,26 @@ pub fn first_segment(
     Ok(pieces)
 }
 
-/// The limits of a relation and the segments behind them, applied to pieces in order.
-pub struct Limits {
-    relation: Relation,
-    left: Vec<Option<u64>>,
-}
+/// What has to be done to the blocks one after the other: the limits, and all steps around them.
+pub struct Ordered(Option<Cursor>);
 
-impl Limits {
+impl Ordered {
     /// Nothing has passed yet.
     pub fn new(relation: &Relation) -> Self {
-        let left = relation.segments().iter().map(|s| s.limit()).collect();
-        Self { relation: relation.clone(), left }
-    }
-
-    /// Whether the relation has no limit at all, so that pieces need no order.
-    pub fn none(&self) -> bool {
-        self.left.iter().all(Option::is_none)
+        Self(relation.has_limit().then(|| relation.cursor()))
     }
 
     /// Whether no further row can pass.
-    pub fn exhausted(&self) -> bool {
-        self.left.contains(&Some(0))
+    pub fn is_done(&self) -> bool {
+        self.0.as_ref().is_some_and(Cursor::is_done)
     }
 
-    /// Applies the first segment's limit, then each further segment and its limit.
-    pub fn apply(&mut self, mut piece: Piece) -> Result<Piece> {
-        for (n, segment) in self.relation.segments().iter().enumerate() {
-            if n > 0 {
-                let applied = segment
-                    .apply(&piece.batch)
-                    .map_err(|e| locate(e, &piece.origin, piece.kept.as_deref()))?;
-                piece.then(applied);
-            }
-            if let Some(left) = self.left.get_mut(n).and_then(Option::as_mut) {
-                piece.truncate(*left);
-                *left -= piece.batch.num_rows() as u64;
-            }
+    /// Takes the next piece.
+    pub fn push(&mut self, mut piece: Piece) -> Result<Piece> {
+        if let Some(cursor) = &mut self.0 {
+            let applied = cursor.push(&piece.batch).map_err(|e| locate(e, &piece.origin, None))?;
+            piece.replace(applied);
         }
         Ok(piece)
     }
 }
-

@@ -12,7 +12,7 @@ use forebay_io::{LeftBehind, ParquetWriter, WriteSummary};
 use forebay_plan::Sink;
 
 use crate::assemble::Assembler;
-use crate::index::{Limits, Piece, candidates, first_segment};
+use crate::index::{Ordered, Piece, candidates, unordered};
 use crate::outputs::{Make, OutputOptions, OutputSpec, output_schema, resolve};
 use crate::part::Part;
 use crate::pipeline::Pipeline;
@@ -65,7 +65,7 @@ pub struct JobSummary {
 /// The rows of a pipeline in file order, as Arrow batches.
 pub struct Run {
     scan: Option<Scan<Vec<Piece>>>,
-    limits: Limits,
+    ordered: Ordered,
     outputs: Arc<Vec<OutputSpec>>,
     assembler: Arc<Assembler>,
     schema: SchemaRef,
@@ -81,7 +81,7 @@ pub struct Run {
 impl Run {
     /// Starts reading.
     pub fn start(pipeline: &Pipeline, budget: &ByteBudget, threads: usize) -> Result<Self> {
-        let options = OutputOptions { arrow: true, ..OutputOptions::default() };
+        let options = OutputOptions::arrow();
         let outputs = Arc::new(resolve(&pipeline.normal, &pipeline.schema(), &options)?);
         let schema = output_schema(&outputs, &pipeline.schema())?;
         let stats = Arc::new(Stats::default());
@@ -99,7 +99,7 @@ impl Run {
             Arc::new(move |block, batches: Vec<RecordBatch>, _: &mut _| {
                 let rows = batches.iter().map(|b| b.num_rows() as u64).sum();
                 counter.rows_read.fetch_add(rows, Ordering::Relaxed);
-                first_segment(&owner, &owner.relation, block, batches)
+                unordered(&owner, &owner.relation, block, batches)
             }),
         )?;
         let assembler = Arc::new(Assembler {
@@ -112,7 +112,7 @@ impl Run {
         });
         Ok(Self {
             scan: Some(scan),
-            limits: Limits::new(&pipeline.relation),
+            ordered: Ordered::new(&pipeline.relation),
             outputs,
             assembler,
             schema,
@@ -143,7 +143,7 @@ impl Run {
                 self.stats.rows_out.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
                 return Some(Ok(batch));
             }
-            if self.limits.exhausted() {
+            if self.ordered.is_done() {
                 // Stops the reads and the threads: nothing upstream goes on for rows that nobody
                 // will see.
                 self.scan = None;
@@ -157,7 +157,7 @@ impl Run {
             self.done += 1;
             let handle = scan.pool().handle();
             for piece in scanned.value {
-                let result = self.limits.apply(piece).and_then(|p| {
+                let result = self.ordered.push(piece).and_then(|p| {
                     if p.batch.num_rows() == 0 { Ok(()) } else { self.emit(&handle, p, &mut tick) }
                 });
                 if let Err(e) = result {
@@ -189,9 +189,7 @@ impl Run {
         piece: Piece,
         tick: &mut impl FnMut(&Progress) -> Result<()>,
     ) -> Result<()> {
-        // The origin counts from the batch's first row, and so do the rows kept.
-        let kept = piece.kept;
-        let part = Part::new(&self.outputs, &piece.batch, piece.origin, kept)?;
+        let part = Part::new(&self.outputs, &piece.batch, piece.origin, piece.kept)?;
         let rows = part.rows as u64;
         let width = self.assembler.expected_bytes(1).max(1);
         let tensors = self.outputs.iter().any(|o| !matches!(o.make, Make::Arrow { .. }));

@@ -24,6 +24,6 @@ pub mod window;
 
 pub use job::{JobSummary, Progress};
 pub use loader::{EpochRun, Loader, LoaderConfig};
-pub use outputs::{Lists, OutputOptions};
+pub use outputs::OutputOptions;
 pub use pipeline::Pipeline;
 pub use stats::Stats;

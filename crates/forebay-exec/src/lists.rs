@@ -6,8 +6,9 @@ use arrow::array::{Array, ArrayRef, AsArray, ListArray, new_empty_array};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::Field;
 use forebay_core::{DType, Error, ErrorKind, Result};
+use forebay_plan::Lists;
 
-use crate::outputs::{Lists, ListSpec};
+use crate::outputs::ListSpec;
 use crate::part::fill_bytes;
 use crate::rows::Rows;
 
@@ -75,7 +76,7 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
             let longest = lengths().max().unwrap_or(0);
             (vec![array.len(), longest], None, longest)
         }
-        Lists::Dense => {
+        Lists::Error => {
             let first = lengths().next();
             let n = match (spec.length.get(), first) {
                 (Some(n), _) => *n,

@@ -1,44 +1,35 @@
 //! How each output column is made: decided once, before the first row.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
-use forebay_plan::ImageMode;
-use forebay_plan::columns::{Normalized, OutputKind};
-
-/// What lists of different lengths become in a dense batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lists {
-    /// All lists must have one length; another length is an error.
-    #[default]
-    Dense,
-    /// Values and offsets.
-    Ragged,
-    /// Filled up to the longest of the batch.
-    Pad,
-}
+use forebay_plan::{Fill, ImageMode, Lists, Normalized, OutputKind, PerColumn};
 
 /// What the consumer wants of the columns.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OutputOptions {
     /// Plain columns stay Arrow arrays; only images and stacks become tensors.
     pub arrow: bool,
-    /// Values for nulls: by column, or for all under the empty name.
-    pub fill: BTreeMap<String, f64>,
-    /// Treatment of lists: by column, or for all under the empty name.
-    pub lists: BTreeMap<String, Lists>,
+    /// Values for nulls.
+    pub fill: Option<PerColumn<Fill>>,
+    /// Treatment of lists.
+    pub lists: PerColumn<Lists>,
 }
 
 impl OutputOptions {
+    /// For consumers of Arrow: nulls stay nulls and lists stay lists.
+    pub fn arrow() -> Self {
+        Self { arrow: true, fill: None, lists: PerColumn::All(Lists::Error) }
+    }
+
     fn fill_of(&self, column: &str) -> Option<f64> {
-        self.fill.get(column).or_else(|| self.fill.get("")).copied()
+        self.fill.as_ref()?.get(column).map(|f| f.as_f64())
     }
 
     fn lists_of(&self, column: &str) -> Lists {
-        self.lists.get(column).or_else(|| self.lists.get("")).copied().unwrap_or_default()
+        self.lists.get(column).copied().unwrap_or_default()
     }
 }
 
@@ -135,11 +126,12 @@ pub fn resolve(
     let index = |name: &str| {
         schema.index_of(name).map_err(|_| Error::internal(format!("column {name} went missing")))
     };
-    for named in options.fill.keys().chain(options.lists.keys()).filter(|n| !n.is_empty()) {
-        if !normal.outputs.iter().any(|o| o.name == **named || stacked(&o.kind, named)) {
+    let filled = options.fill.iter().flat_map(|f| f.columns().map(|c| ("fill", c)));
+    for (argument, named) in filled.chain(options.lists.columns().map(|c| ("lists", c))) {
+        if !normal.outputs.iter().any(|o| o.name == named || stacked(&o.kind, named)) {
             let names: Vec<&str> = normal.outputs.iter().map(|o| o.name.as_str()).collect();
-            return Err(Error::invalid(format!("there is no column {named:?} to fill"))
-                .at_place("loader(fill=...)")
+            return Err(Error::invalid(format!("there is no column {named:?}"))
+                .at_place(format!("loader({argument}=...)"))
                 .with_hint(forebay_core::suggest::hint(named, names)));
         }
     }
@@ -164,7 +156,7 @@ pub fn resolve(
                     names: from.iter().map(|f| f.as_str().into()).collect(),
                     fill: from
                         .iter()
-                        .map(|f| options.fill.get(f).copied().or_else(|| options.fill_of(&output.name)))
+                        .map(|f| options.fill_of(f).or_else(|| options.fill_of(&output.name)))
                         .collect(),
                     from: from
                         .iter()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::{Buffer, NullBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::{
@@ -32,7 +32,7 @@ pub struct Part {
     /// Where they come from.
     pub origin: Origin,
     /// For filtered rows: which rows of the block they are.
-    pub kept: Option<Vec<u32>>,
+    pub kept: Option<UInt32Array>,
     /// Number of rows.
     pub rows: usize,
     /// One entry per output.
@@ -53,7 +53,7 @@ impl Part {
         outputs: &[OutputSpec],
         batch: &RecordBatch,
         origin: Origin,
-        kept: Option<Vec<u32>>,
+        kept: Option<UInt32Array>,
     ) -> Result<Self> {
         let mut part = Self { origin, kept, rows: batch.num_rows(), columns: Vec::new() };
         part.columns = outputs
@@ -85,11 +85,7 @@ impl Part {
 
     /// The row's place in the dataset.
     pub fn ordinal(&self, row: usize) -> u64 {
-        self.origin.ordinal + self.source_row(row)
-    }
-
-    fn source_row(&self, row: usize) -> u64 {
-        self.kept.as_ref().and_then(|k| k.get(row)).map_or(row as u64, |r| u64::from(*r))
+        self.origin.ordinal + source_row(self.kept.as_ref(), row)
     }
 
     /// Names file, row group and row in an error.
@@ -97,7 +93,7 @@ impl Part {
         error
             .in_file(Arc::clone(&self.origin.file))
             .in_row_group(self.origin.row_group)
-            .at_row(self.origin.first_row + self.source_row(row))
+            .at_row(self.origin.first_row + source_row(self.kept.as_ref(), row))
     }
 
     /// Bytes that the part keeps in memory.
@@ -230,6 +226,11 @@ impl Part {
         }
         Ok(Buffer::from_vec(out))
     }
+}
+
+/// The row of the decoded batch that row `row` of its kept rows is.
+pub(crate) fn source_row(kept: Option<&UInt32Array>, row: usize) -> u64 {
+    kept.and_then(|k| k.values().get(row)).map_or(row as u64, |r| u64::from(*r))
 }
 
 fn is_stack(spec: &DenseSpec, batch: &RecordBatch) -> bool {

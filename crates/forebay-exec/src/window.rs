@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::index::{BlockRows, RowIndex};
 use crate::outputs::OutputSpec;
-use crate::part::{Origin, Part};
+use crate::part::{Origin, Part, source_row};
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
 use crate::rows::WindowData;
@@ -102,16 +102,15 @@ impl WindowSource {
                 BlockRows::Some(kept) => {
                     let from = kept.partition_point(|r| *r < at);
                     let to = kept.partition_point(|r| *r < at + rows);
-                    let kept: Vec<u32> = kept[from..to].iter().map(|r| r - at).collect();
-                    let indices = UInt32Array::from(kept.clone());
-                    let batch = take_record_batch(&batch, &indices)
+                    let kept = UInt32Array::from_iter_values(kept[from..to].iter().map(|r| r - at));
+                    let batch = take_record_batch(&batch, &kept)
                         .map_err(|e| Error::internal("cannot take rows").with_source(e))?;
                     (batch, Some(kept))
                 }
             };
             at += rows;
             let batch = project(&self.projection, batch)
-                .map_err(|e| locate(e, &origin, kept.as_deref()))?;
+                .map_err(|e| locate(e, &origin, kept.as_ref()))?;
             parts.push(Part::new(&self.outputs, &batch, origin, kept)?);
         }
         Ok(parts)
@@ -138,12 +137,11 @@ pub fn origin(pipeline: &Pipeline, block: usize, at: u64) -> Origin {
 }
 
 /// Turns an error about a row of a batch into one about a row of a file.
-pub fn locate(error: Error, origin: &Origin, kept: Option<&[u32]>) -> Error {
-    let row = error.location().row.map(|row| {
-        let row = kept.and_then(|k| k.get(row as usize)).map_or(row, |r| u64::from(*r));
-        origin.first_row + row
-    });
-    error.in_file(Arc::clone(&origin.file)).in_row_group(origin.row_group).with_row(row)
+pub fn locate(error: Error, origin: &Origin, kept: Option<&UInt32Array>) -> Error {
+    error
+        .map_row(|row| origin.first_row + source_row(kept, row as usize))
+        .in_file(Arc::clone(&origin.file))
+        .in_row_group(origin.row_group)
 }
 
 /// A window that is being opened, or is open.

@@ -1,1 +1,28 @@
-//! The Python package of Forebay.
+//! The native half of the Python package `forebay`.
+//!
+//! Plans and options cross the border as JSON, checked by the same code as job files. Tensors cross
+//! it as DLPack capsules and array interfaces over the batch's slab: no copy, and no interpreter
+//! lock while a batch is being waited for.
+
+mod dataset;
+mod errors;
+mod loader;
+mod tensor;
+mod warnings;
+
+use pyo3::prelude::*;
+
+/// The module `forebay._forebay`.
+#[pymodule]
+fn _forebay(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    warnings::install();
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add_class::<dataset::Dataset>()?;
+    m.add_class::<loader::Loader>()?;
+    m.add_class::<loader::Epoch>()?;
+    m.add_class::<tensor::Tensor>()?;
+    m.add_class::<tensor::ArrowBatch>()?;
+    m.add_function(wrap_pyfunction!(dataset::inspect, m)?)?;
+    m.add_function(wrap_pyfunction!(dataset::memory, m)?)?;
+    Ok(())
+}

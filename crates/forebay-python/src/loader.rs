@@ -1,0 +1,185 @@
+//! Loaders and their epochs.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use forebay::budget::Held;
+use forebay::{Batch, Column, Format};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{detached, to_python};
+use crate::tensor::{self, ArrowBatch};
+
+/// A loader; see `forebay.Loader` for the face that users see.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub struct Loader(forebay::Loader);
+
+impl Loader {
+    pub fn new(inner: forebay::Loader) -> Self {
+        Self(inner)
+    }
+}
+
+#[pymethods]
+impl Loader {
+    fn __len__(&self) -> usize {
+        usize::try_from(self.0.len()).unwrap_or(usize::MAX)
+    }
+
+    /// Starts the current epoch.
+    fn start(&self, py: Python<'_>) -> PyResult<Epoch> {
+        let inner = self.0.clone();
+        let epoch = detached(py, |_| inner.iter())?;
+        Ok(Epoch {
+            format: self.0.options().format,
+            pid: std::process::id(),
+            inner: Mutex::new(Some(epoch)),
+        })
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.0.epoch()
+    }
+
+    fn set_epoch(&self, epoch: u64) {
+        self.0.set_epoch(epoch);
+    }
+
+    /// Counters and gauges.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (s, a) = (self.0.stats(), self.0.account());
+        let out = PyDict::new(py);
+        out.set_item("rows", s.rows_out.load(Ordering::Relaxed))?;
+        out.set_item("batches", s.batches.load(Ordering::Relaxed))?;
+        out.set_item("bytes_read", s.bytes_read.load(Ordering::Relaxed))?;
+        out.set_item("fetch_seconds", s.fetch.seconds())?;
+        out.set_item("decode_seconds", s.decode.seconds())?;
+        out.set_item("transform_seconds", s.transform.seconds())?;
+        out.set_item("consumer_wait_seconds", s.consumer_wait.seconds())?;
+        out.set_item("memory_limit", a.limit())?;
+        out.set_item("memory_used", a.used())?;
+        out.set_item("memory_peak", a.peak())?;
+        out.set_item("held_by_consumer", a.held(Held::Consumer))?;
+        out.set_item("lanes", self.0.schedule().lanes())?;
+        out.set_item("window", self.0.schedule().window())?;
+        out.set_item("threads", self.0.threads())?;
+        Ok(out)
+    }
+
+    /// Rows of one epoch, over all ranks.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.0.schedule().rows()
+    }
+}
+
+/// The batches of one epoch.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub struct Epoch {
+    inner: Mutex<Option<forebay::Epoch>>,
+    format: Format,
+    pid: u32,
+}
+
+impl Epoch {
+    fn take(&self) -> Option<forebay::Epoch> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner()).take()
+    }
+
+    fn put(&self, epoch: forebay::Epoch) {
+        *self.inner.lock().unwrap_or_else(|e| e.into_inner()) = Some(epoch);
+    }
+}
+
+#[pymethods]
+impl Epoch {
+    /// The next batch, or None at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if std::process::id() != self.pid {
+            return Err(PyRuntimeError::new_err(
+                "this iterator was started in the parent process, and its threads do not exist here; \
+                 call iter(loader) in the forked process instead",
+            ));
+        }
+        let Some(mut epoch) = self.take() else { return Ok(None) };
+        let result = detached(py, |tick| Ok((epoch.next_with(tick), epoch)));
+        // An interrupted wait gives the epoch back: the user may go on after Ctrl-C.
+        let (next, epoch) = result?;
+        match next {
+            None => {
+                py.detach(|| drop(epoch));
+                Ok(None)
+            }
+            Some(Ok(batch)) => {
+                self.put(epoch);
+                to_object(py, &batch, self.format).map(Some)
+            }
+            Some(Err(e)) => {
+                if e.kind() == forebay::ErrorKind::Cancelled {
+                    self.put(epoch);
+                } else {
+                    py.detach(|| drop(epoch));
+                }
+                Err(to_python(py, &e))
+            }
+        }
+    }
+
+    /// Stops the epoch's background work and waits until it has stopped.
+    fn close(&self, py: Python<'_>) {
+        if std::process::id() == self.pid {
+            let epoch = self.take();
+            py.detach(|| drop(epoch));
+        } else {
+            // The threads that it would join are the parent's.
+            std::mem::forget(self.take());
+        }
+    }
+}
+
+impl Drop for Epoch {
+    fn drop(&mut self) {
+        let epoch = self.take();
+        if std::process::id() != self.pid {
+            std::mem::forget(epoch);
+        } else if epoch.is_some() {
+            // Joining threads may wait for one of them to finish a row; none of them needs the
+            // interpreter, except to log, so it is let go meanwhile.
+            match Python::try_attach(|py| py.detach(|| drop(epoch))) {
+                Some(()) | None => {}
+            }
+        }
+    }
+}
+
+fn to_object(py: Python<'_>, batch: &Batch, format: Format) -> PyResult<Py<PyAny>> {
+    if format == Format::Arrow {
+        let record = batch.to_arrow().map_err(|e| to_python(py, &e))?;
+        return Ok(Py::new(py, ArrowBatch::new(record))?.into_any());
+    }
+    let out = PyDict::new(py);
+    for (name, column) in &batch.columns {
+        let value = match column {
+            Column::Dense(dense) => tensor::to_object(py, dense.clone(), format)?,
+            Column::Each(all) => {
+                let items = all
+                    .iter()
+                    .map(|d| tensor::to_object(py, d.clone(), format))
+                    .collect::<PyResult<Vec<_>>>()?;
+                items.into_pyobject(py)?.into_any().unbind()
+            }
+            Column::Ragged { values, offsets } => {
+                let values = tensor::to_object(py, values.clone(), format)?;
+                let offsets = tensor::to_object(py, offsets.clone(), format)?;
+                let make = py.import("forebay._ragged")?.getattr("Ragged")?;
+                make.call1((values, offsets))?.unbind()
+            }
+            Column::Arrow(array) => tensor::to_list(py, array)?,
+        };
+        out.set_item(&**name, value)?;
+    }
+    Ok(out.into_any().unbind())
+}

@@ -1,0 +1,172 @@
+//! Datasets: files and steps, checked as they are written down.
+
+use std::sync::Arc;
+
+use arrow_schema::SchemaRef;
+use forebay_core::{ByteBudget, Result};
+use forebay_exec::index::RowIndex;
+use forebay_exec::job::{self, JobSummary, Progress, Run};
+use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
+use forebay_exec::{Pipeline, Stats, runtime};
+use forebay_plan::{
+    LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
+};
+
+use crate::explain::Explain;
+use crate::loader::Loader;
+use crate::{machine, process_budget};
+
+/// Files and the steps on their rows. Cheap to clone; every method returns a new dataset.
+#[derive(Clone)]
+pub struct Dataset {
+    pipeline: Pipeline,
+}
+
+impl Dataset {
+    /// Lists Parquet files and reads their footers: paths, globs, folders or `s3://` URIs, in the
+    /// order given.
+    ///
+    /// # Errors
+    /// A missing path, an empty glob or folder, a file that is not Parquet, schemas that do not fit
+    /// each other, a store that does not let us in.
+    pub fn read_parquet<S: Into<String>>(uri: impl IntoIterator<Item = S>) -> Result<Self> {
+        let uri = uri.into_iter().map(Into::into).collect();
+        Self::open(ParquetSource { uri, ..ParquetSource::default() })
+    }
+
+    /// The same with columns and storage options.
+    pub fn open(source: ParquetSource) -> Result<Self> {
+        Self::from_plan(&Plan { source: Source::Parquet(source), steps: Vec::new(), sink: None })
+    }
+
+    /// A dataset from a plan, e.g. of a job file. The plan's sink is kept.
+    pub fn from_plan(plan: &Plan) -> Result<Self> {
+        plan.validate()?;
+        Ok(Self { pipeline: runtime::wait(Pipeline::open(plan))?? })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.pipeline.plan
+    }
+
+    /// The bound plan, with the dataset's files.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// Adds a step.
+    ///
+    /// # Errors
+    /// An unknown column (with the nearest name), a wrong type, a SQL error.
+    pub fn step(&self, step: Step) -> Result<Self> {
+        let mut plan = (*self.pipeline.plan).clone();
+        plan.steps.push(step);
+        self.rebind(&plan)
+    }
+
+    fn rebind(&self, plan: &Plan) -> Result<Self> {
+        plan.validate()?;
+        Ok(Self { pipeline: Pipeline::bind(plan, Arc::clone(&self.pipeline.dataset))? })
+    }
+
+    /// Keeps the rows for which the SQL expression is true.
+    pub fn filter(&self, expr: impl Into<String>) -> Result<Self> {
+        self.step(Step::Filter(expr.into()))
+    }
+
+    /// Keeps these columns, in this order.
+    pub fn select<S: Into<String>>(&self, columns: impl IntoIterator<Item = S>) -> Result<Self> {
+        self.step(Step::Select(columns.into_iter().map(Into::into).collect()))
+    }
+
+    /// Leaves these columns out.
+    pub fn drop<S: Into<String>>(&self, columns: impl IntoIterator<Item = S>) -> Result<Self> {
+        self.step(Step::Drop(columns.into_iter().map(Into::into).collect()))
+    }
+
+    /// Adds a column, or replaces one in its place, with the value of a SQL expression.
+    pub fn with_column(&self, name: impl Into<String>, expr: impl Into<String>) -> Result<Self> {
+        self.step(Step::WithColumn { name: name.into(), expr: expr.into() })
+    }
+
+    /// Keeps the first rows.
+    pub fn limit(&self, rows: u64) -> Result<Self> {
+        self.step(Step::Limit(rows))
+    }
+
+    /// Decodes and transforms the images of a column.
+    pub fn map_image(&self, map: MapImage) -> Result<Self> {
+        self.step(Step::MapImage(map))
+    }
+
+    /// The Arrow schema of the relational result: images still encoded, stacks not yet stacked.
+    pub fn input_schema(&self) -> SchemaRef {
+        self.pipeline.schema()
+    }
+
+    /// The Arrow schema of what a job over this dataset writes.
+    pub fn schema(&self) -> Result<SchemaRef> {
+        let outputs =
+            resolve(&self.pipeline.normal, &self.pipeline.schema(), &OutputOptions::arrow())?;
+        output_schema(&outputs, &self.pipeline.schema())
+    }
+
+    /// The number of rows. From the footers alone where no step leaves rows out; otherwise the
+    /// columns of the filters are read. `tick` may stop it.
+    pub fn count_with(&self, budget: &ByteBudget, tick: impl FnMut() -> Result<()>) -> Result<u64> {
+        let stats = Arc::new(Stats::default());
+        let account = budget.open(budget.limit(), 0);
+        RowIndex::build(&self.pipeline, account, machine::cpus(), &stats, tick).map(|i| i.total())
+    }
+
+    /// [`Self::count_with`] under the process's budget.
+    pub fn count(&self) -> Result<u64> {
+        self.count_with(process_budget(), crate::no_tick)
+    }
+
+    /// What would be read, done and written.
+    pub fn explain(&self) -> Result<Explain> {
+        Explain::of(&self.pipeline)
+    }
+
+    /// A loader.
+    pub fn loader(&self, options: &LoaderOptions) -> Result<Loader> {
+        Loader::open(self, options, process_budget(), &mut crate::no_tick)
+    }
+
+    /// The rows in file order as Arrow batches of whatever size is at hand.
+    pub fn run(&self) -> Result<Run> {
+        Run::start(&self.pipeline, process_budget(), machine::cpus())
+    }
+
+    /// Runs the plan's job: reads, transforms, writes and commits.
+    ///
+    /// # Errors
+    /// Any failure; then nothing is committed, and the error says what was left behind.
+    pub fn execute(
+        &self,
+        threads: usize,
+        tick: impl FnMut(&Progress) -> Result<()>,
+    ) -> Result<JobSummary> {
+        job::run(&self.pipeline, process_budget(), threads, tick)
+    }
+
+    /// The same dataset with a sink.
+    pub fn with_sink(&self, sink: ParquetSink) -> Result<Self> {
+        let mut plan = (*self.pipeline.plan).clone();
+        plan.sink = Some(Sink::Parquet(sink));
+        self.rebind(&plan)
+    }
+
+    /// Writes the dataset as Parquet.
+    pub fn write_parquet(&self, sink: ParquetSink) -> Result<JobSummary> {
+        self.with_sink(sink)?.execute(machine::cpus(), |_| Ok(()))
+    }
+}
+
+impl std::fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Dataset").field(&self.pipeline.plan).finish()
+    }
+}

@@ -1,0 +1,200 @@
+//! What a plan would do, before it does it.
+
+use std::fmt;
+
+use forebay_core::Result;
+use forebay_exec::Pipeline;
+use forebay_exec::index::candidates;
+use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
+use forebay_plan::{OutputKind, Sink, Source};
+use serde_json::{Value, json};
+
+/// The source's part.
+#[derive(Clone, Debug)]
+pub struct ExplainSource {
+    /// URIs as given.
+    pub uri: Vec<String>,
+    /// Files.
+    pub files: usize,
+    /// Rows in them.
+    pub rows: u64,
+    /// Columns that are read, and columns that there are.
+    pub columns: (Vec<String>, usize),
+    /// Row groups that are read, and row groups that there are.
+    pub row_groups: (usize, usize),
+    /// Bytes that are read, and bytes of the files.
+    pub bytes: (u64, u64),
+}
+
+/// What a plan would do.
+#[derive(Clone, Debug)]
+pub struct Explain {
+    /// What is read.
+    pub source: ExplainSource,
+    /// Each step in words, with its place.
+    pub steps: Vec<(String, String)>,
+    /// Output columns with their types.
+    pub columns: Vec<(String, String)>,
+    /// Where it goes.
+    pub sink: Option<String>,
+}
+
+impl Explain {
+    pub(crate) fn of(pipeline: &Pipeline) -> Result<Self> {
+        let dataset = &pipeline.dataset;
+        let Source::Parquet(source) = &pipeline.plan.source else {
+            return Err(forebay_core::Error::internal("unknown kind of source"));
+        };
+        let blocks = candidates(pipeline);
+        let group = |b: &usize| (dataset.blocks[*b].file, dataset.blocks[*b].row_group);
+        let mut read: Vec<(usize, usize)> = blocks.iter().map(group).collect();
+        read.dedup();
+        let groups = dataset.files.iter().map(|f| f.metadata.num_row_groups()).sum();
+        let mut steps: Vec<(usize, String, String)> = Vec::new();
+        for text in pipeline.relation.steps() {
+            let index = step_index(&text.place);
+            let pruned = text
+                .pruned_by
+                .as_ref()
+                .map_or(String::new(), |p| format!("   [statistics: {p}]"));
+            steps.push((index, text.place.clone(), format!("{}{pruned}", text.text)));
+        }
+        for output in &pipeline.normal.outputs {
+            let Some(step) = output.step else { continue };
+            match &output.kind {
+                OutputKind::Column { .. } => {}
+                OutputKind::Image { spec, .. } => {
+                    let ops: Vec<String> = spec.ops.iter().map(|o| o.name().to_owned()).collect();
+                    steps.push((
+                        step,
+                        format!("steps[{step}].map_image"),
+                        format!(
+                            "decode {} -> {}, {} {}{}",
+                            spec.column,
+                            if ops.is_empty() { "as it is".to_owned() } else { ops.join(" -> ") },
+                            spec.dtype,
+                            spec.layout.name(),
+                            spec.mode.map_or(String::new(), |m| format!(" {}", m.name())),
+                        ),
+                    ));
+                }
+                OutputKind::Stack { from, dtype } => steps.push((
+                    step,
+                    format!("steps[{step}].stack"),
+                    format!("[{}] -> {} {dtype}[{}]", from.join(", "), output.name, from.len()),
+                )),
+            }
+        }
+        steps.sort_by_key(|(index, _, _)| *index);
+        let outputs = resolve(&pipeline.normal, &pipeline.schema(), &OutputOptions::arrow())?;
+        let columns = match output_schema(&outputs, &pipeline.schema()) {
+            Ok(schema) => schema
+                .fields()
+                .iter()
+                .map(|f| (f.name().clone(), f.data_type().to_string()))
+                .collect(),
+            // Images without a fixed size have no Arrow type; a loader can deliver them all the same.
+            Err(_) => outputs.iter().map(|o| (o.name.to_string(), "tensor".to_owned())).collect(),
+        };
+        Ok(Self {
+            source: ExplainSource {
+                uri: source.uri.clone(),
+                files: dataset.files.len(),
+                rows: dataset.rows(),
+                columns: (pipeline.relation.input_columns(), dataset.schema.fields().len()),
+                row_groups: (read.len(), groups),
+                bytes: (
+                    blocks.iter().map(|b| pipeline.reader.cost(*b).fetch).sum(),
+                    dataset.files.iter().map(|f| f.size).sum(),
+                ),
+            },
+            steps: steps.into_iter().map(|(_, place, text)| (place, text)).collect(),
+            columns,
+            sink: pipeline.plan.sink.as_ref().map(|Sink::Parquet(s)| {
+                format!("parquet {} (mode {:?}, zstd {})", s.uri, s.mode, s.compression_level)
+                    .to_lowercase()
+            }),
+        })
+    }
+
+    /// The same as JSON, for machines.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "source": {
+                "uri": self.source.uri,
+                "files": self.source.files,
+                "rows": self.source.rows,
+                "columns_read": self.source.columns.0,
+                "columns": self.source.columns.1,
+                "row_groups_read": self.source.row_groups.0,
+                "row_groups": self.source.row_groups.1,
+                "bytes_read": self.source.bytes.0,
+                "bytes": self.source.bytes.1,
+            },
+            "steps": self.steps.iter()
+                .map(|(place, text)| json!({"place": place, "does": text})).collect::<Vec<_>>(),
+            "columns": self.columns.iter()
+                .map(|(name, kind)| json!({"name": name, "type": kind})).collect::<Vec<_>>(),
+            "sink": self.sink,
+        })
+    }
+}
+
+fn step_index(place: &str) -> usize {
+    place
+        .strip_prefix("steps[")
+        .and_then(|p| p.split(']').next())
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(usize::MAX)
+}
+
+/// Bytes in the unit that a person would choose.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = &self.source;
+        writeln!(f, "source: parquet {}", s.uri.join(", "))?;
+        writeln!(f, "  {} files, {} rows", s.files, s.rows)?;
+        writeln!(
+            f,
+            "  columns: {} of {} ({})",
+            s.columns.0.len(),
+            s.columns.1,
+            if s.columns.0.is_empty() { "none".to_owned() } else { s.columns.0.join(", ") }
+        )?;
+        writeln!(
+            f,
+            "  row groups: {} of {} ({} pruned by statistics)",
+            s.row_groups.0,
+            s.row_groups.1,
+            s.row_groups.1 - s.row_groups.0
+        )?;
+        writeln!(f, "  bytes: {} of {}", size(s.bytes.0), size(s.bytes.1))?;
+        if self.steps.is_empty() {
+            writeln!(f, "steps: none")?;
+        } else {
+            writeln!(f, "steps:")?;
+            for (place, text) in &self.steps {
+                writeln!(f, "  {place}: {text}")?;
+            }
+        }
+        writeln!(f, "columns:")?;
+        for (name, kind) in &self.columns {
+            writeln!(f, "  {name}: {kind}")?;
+        }
+        match &self.sink {
+            Some(sink) => write!(f, "sink: {sink}"),
+            None => write!(f, "sink: none (a loader)"),
+        }
+    }
+}

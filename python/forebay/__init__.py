@@ -1,0 +1,73 @@
+"""Forebay: a streaming data engine for machine learning.
+
+Datasets of Parquet files, filtered and transformed by a Rust engine, delivered as batches of
+tensors that share the engine's memory.
+
+Examples
+--------
+>>> import forebay as fb
+>>> ds = fb.read_parquet("examples/data/flights")  # doctest: +SKIP
+>>> ds.filter("dep_delay > 60").count()  # doctest: +SKIP
+"""
+
+from forebay._dataset import Dataset, read_parquet
+from forebay._errors import (
+    AlreadyExistsError,
+    CancelledError,
+    ChangedError,
+    CorruptDataError,
+    ForebayError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceError,
+    SchemaError,
+    StorageError,
+    UnsupportedError,
+)
+from forebay._forebay import ArrowBatch, Tensor, __version__
+from forebay._images import (
+    CenterCrop,
+    ImageOp,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
+from forebay._loader import Loader
+from forebay._memory import MemoryUse, memory
+from forebay._ragged import Ragged
+
+__all__ = [
+    "AlreadyExistsError",
+    "ArrowBatch",
+    "CancelledError",
+    "CenterCrop",
+    "ChangedError",
+    "CorruptDataError",
+    "Dataset",
+    "ForebayError",
+    "ImageOp",
+    "InternalError",
+    "InvalidInputError",
+    "Loader",
+    "MemoryUse",
+    "Normalize",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "Ragged",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "ResourceError",
+    "SchemaError",
+    "StorageError",
+    "Tensor",
+    "UnsupportedError",
+    "__version__",
+    "memory",
+    "read_parquet",
+]

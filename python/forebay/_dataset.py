@@ -1,0 +1,452 @@
+"""Datasets: files, and what is done to their rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forebay import _forebay
+from forebay._images import ImageOp
+from forebay._loader import Loader
+from forebay._world import discover
+
+Uri = str | os.PathLike[str]
+
+
+def _uris(uri: Uri | Sequence[Uri]) -> list[str]:
+    many = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
+    return [os.fspath(u) for u in many]
+
+
+def _names(columns: str | Sequence[str]) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {k: v for k, v in arguments.items() if v is not None}
+
+
+def _number(value: Any) -> Any:
+    """A number as JSON has it; NaN and infinity have no JSON form and are written as words."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def read_parquet(
+    uri: Uri | Sequence[Uri],
+    columns: Sequence[str] | None = None,
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    path_style: bool | None = None,
+    anonymous: bool | None = None,
+) -> Dataset:
+    """Open Parquet files as a dataset.
+
+    The files are listed and their footers read at once; no row is read before it is needed.
+
+    Parameters
+    ----------
+    uri : str, path, or sequence of them
+        Files, folders (searched recursively; hive partitions ``key=value`` become columns), globs
+        (``*``, ``?``, ``[..]``, ``**``), or ``s3://bucket/prefix``. Files come in the order given,
+        those of a folder or glob bytewise by path. A path given twice is read twice. Names that
+        start with ``_`` or ``.`` are never data.
+    columns : sequence of str, optional
+        Columns to read. Default: all; what no step and no output needs is not read anyway.
+    endpoint : str, optional
+        S3 endpoint URL. Default: ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``, else AWS.
+    region : str, optional
+        Default: ``AWS_REGION``, ``AWS_DEFAULT_REGION``, else ``us-east-1``.
+    path_style : bool, optional
+        Address buckets by path. Default: with an endpoint.
+    anonymous : bool, optional
+        Do not sign requests. Default: no. Credentials come from the usual AWS variables or the
+        machine's role, never from arguments.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    NotFoundError
+        A path, bucket or glob that matches nothing.
+    CorruptDataError
+        A file that is not Parquet, or is cut off.
+    SchemaError
+        Files whose columns have types that do not fit each other.
+    PermissionDeniedError, StorageError
+        A store that does not let us in, or fails.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> ds = fb.read_parquet("examples/data/flights")
+    >>> ds.count() > 0
+    True
+    """
+    source = _given(
+        uri=_uris(uri),
+        columns=None if columns is None else _names(columns),
+        endpoint=endpoint,
+        region=region,
+        path_style=path_style,
+        anonymous=anonymous,
+    )
+    return Dataset(_forebay.Dataset.open(json.dumps({"source": {"parquet": source}})))
+
+
+class Dataset:
+    """Files and the steps on their rows.
+
+    Made by `read_parquet`. Every method returns a new dataset and checks names, types and
+    expressions at once, against the real schema. Nothing is read until `count`, `loader`,
+    `write_parquet` or a loop over a loader needs it.
+    """
+
+    def __init__(self, native: _forebay.Dataset) -> None:
+        self._native = native
+
+    def _step(self, word: str, value: Any) -> Dataset:
+        return Dataset(self._native.with_step(json.dumps({word: value})))
+
+    def filter(self, expr: str) -> Dataset:
+        """Keep the rows for which a SQL expression is true (not false, not null).
+
+        Row groups and pages that cannot hold such a row, by their statistics, are not read.
+
+        Parameters
+        ----------
+        expr : str
+            A SQL expression over the columns, e.g. ``"label < 100 AND name LIKE 'a%'"``. Column
+            names are case-sensitive; write unusual ones in double quotes.
+
+        Raises
+        ------
+        InvalidInputError
+            An unknown column or function (with the nearest name), a syntax error, an expression
+            that is not boolean, or one that is random.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ds = fb.read_parquet("examples/data/flights")
+        >>> ds.filter("dep_delay > 60").count() < ds.count()
+        True
+        """
+        return self._step("filter", expr)
+
+    def select(self, columns: str | Sequence[str]) -> Dataset:
+        """Keep these columns, in this order."""
+        return self._step("select", _names(columns))
+
+    def drop(self, columns: str | Sequence[str]) -> Dataset:
+        """Leave these columns out."""
+        return self._step("drop", _names(columns))
+
+    def rename(self, columns: Mapping[str, str]) -> Dataset:
+        """Rename columns, all at once.
+
+        Parameters
+        ----------
+        columns : mapping
+            From old names to new ones.
+        """
+        return self._step("rename", dict(columns))
+
+    def with_column(self, name: str, expr: str) -> Dataset:
+        """Add a column, or replace one in its place.
+
+        Parameters
+        ----------
+        name : str
+            The column's name.
+        expr : str
+            A SQL expression over the columns so far, e.g. ``"1.0 / (label + 1)"``.
+        """
+        return self._step("with_column", {"name": name, "expr": expr})
+
+    def limit(self, rows: int) -> Dataset:
+        """Keep the first rows; reading stops as soon as there are enough."""
+        return self._step("limit", rows)
+
+    def map_image(
+        self,
+        column: str,
+        ops: Sequence[ImageOp] = (),
+        *,
+        mode: str | None = None,
+        dtype: str = "float32",
+        layout: str = "CHW",
+        quality: str = "fast",
+        on_error: str = "raise",
+    ) -> Dataset:
+        """Decode the images of a column and transform them into tensors.
+
+        Parameters
+        ----------
+        column : str
+            A binary column of JPEG or PNG files; its tensor takes its place.
+        ops : sequence of ImageOp
+            Operators in order, e.g. ``[fb.RandomResizedCrop(224), fb.RandomHorizontalFlip()]``.
+            Random ones draw by (seed, epoch, row, operator): the same for any number of threads.
+        mode : {"RGB", "L", "RGBA"}, optional
+            Convert to this mode, as Pillow's ``convert``. Default: the file's own; images of
+            different modes in one column are then an error.
+        dtype : {"uint8", "float16", "bfloat16", "float32"}, default "float32"
+            Pixels are 0 to 255 as uint8, and 0 to 1 as floats (before `Normalize`).
+        layout : {"CHW", "HWC"}, default "CHW"
+            Order of the axes of one image.
+        quality : {"fast", "exact"}, default "fast"
+            ``exact`` decodes and resizes as torchvision does.
+        on_error : {"raise"}, default "raise"
+            An image that cannot be decoded stops the run, with an error that names file and row.
+
+        Returns
+        -------
+        Dataset
+            With a tensor of shape ``[batch, channels, height, width]`` in the column's place, or a
+            list of tensors where no operator fixes the size.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ds = fb.read_parquet("examples/data/photos").map_image(
+        ...     "image", [fb.Resize([32, 32])], mode="RGB", dtype="uint8")
+        >>> next(iter(ds.loader(batch_size=4, format="numpy")))["image"].shape
+        (4, 3, 32, 32)
+        """
+        for n, op in enumerate(ops):
+            if not isinstance(op, ImageOp):
+                msg = f"map_image(ops[{n}]): {op!r} is no image operator; use fb.Resize and its kin"
+                raise TypeError(msg)
+        return self._step(
+            "map_image",
+            _given(
+                column=column,
+                ops=[op._as_plan() for op in ops],
+                mode=mode,
+                dtype=dtype,
+                layout=layout,
+                quality=quality,
+                on_error=on_error,
+            ),
+        )
+
+    def stack(self, columns: Sequence[str], into: str, *, dtype: str = "float32") -> Dataset:
+        """Put numeric columns side by side into one dense ``[batch, n]`` tensor.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Columns of numbers or booleans, in order; the new column replaces them.
+        into : str
+            Its name.
+        dtype : str, default "float32"
+            Its element type.
+        """
+        return self._step("stack", {"columns": _names(columns), "into": into, "dtype": dtype})
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the output columns, in order."""
+        return [name for name, _ in self._native.columns()]
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema of the output, as an object with ``__arrow_c_schema__``.
+
+        ``pyarrow.schema(ds.schema)`` makes it pyarrow's.
+        """
+        return self._native.schema()
+
+    def count(self) -> int:
+        """Count the rows.
+
+        From the footers alone where no step leaves rows out; otherwise the columns of the filters
+        are read, as far as statistics do not decide.
+        """
+        return self._native.count()
+
+    def explain(self, *, as_json: bool = False) -> str:
+        """Say what would be read (columns, row groups, bytes), done, and delivered."""
+        return self._native.explain(as_json)
+
+    def plan(self) -> dict[str, Any]:
+        """Give the plan as plain data: what other processes receive, without credentials."""
+        return json.loads(self._native.plan())
+
+    def loader(
+        self,
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        shuffle: str = "window",
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        epoch_end: str | None = None,
+        lanes: int | None = None,
+        window: int | None = None,
+        fill: float | Mapping[str, float] | None = None,
+        lists: str | Mapping[str, str] | None = None,
+        format: str = "torch",
+        pin_memory: bool | None = None,
+        num_threads: int | None = None,
+        memory_limit: int | str | None = None,
+        prefetch: int | None = None,
+    ) -> Loader:
+        """Make a loader: batches of tensors, epoch after epoch.
+
+        Parameters
+        ----------
+        batch_size : int, optional
+            Samples a step on this rank.
+        global_batch_size : int, optional
+            Samples a step on all ranks together. Exactly one of the two is given.
+        shuffle : {"window", "none"}, default "window"
+            ``window`` permutes blocks over the whole epoch and rows within windows of blocks;
+            ``none`` is file order.
+        seed : int, default 0
+            Seed of the order and of random operators.
+        rank, world_size : int, optional
+            This process and their number. Default: Ray Train's, ``torch.distributed``'s, ``RANK``
+            and ``WORLD_SIZE``, else 0 and 1.
+        epoch_end : {"drop", "pad", "partial"}, optional
+            What happens to rows that do not fill a global batch: left out, filled up with repeats
+            (marked by a boolean column ``_repeat``), or a smaller batch. Default: ``drop`` with a
+            shuffle, ``partial`` without.
+        lanes, window : int, optional
+            Streams that the epoch is cut into, and blocks that are mixed. Default: from the
+            dataset, so that 512 MiB are mixed.
+        fill : float or mapping, optional
+            What stands in place of nulls, for all columns or by column. Default: a null in a dense
+            column is an error that names column and row.
+        lists : {"error", "ragged", "pad"} or mapping, optional
+            Lists of different lengths: an error (default), a `Ragged` of values and offsets, or
+            filled up to the longest of the batch.
+        format : {"torch", "numpy", "arrow", "dlpack"}, default "torch"
+            What ``batch["column"]`` is. None of them copies the slab.
+        pin_memory : bool, optional
+            Reserved for batches in pinned memory; CPU memory is delivered today.
+        num_threads : int, optional
+            CPU threads. Default: the CPUs of the cgroup.
+        memory_limit : int or str, optional
+            Bytes that this loader may hold, or a size such as ``"2GiB"``. Default: the budget of
+            the process.
+        prefetch : int, optional
+            Batches made ahead. Default: about 64 MiB of them.
+
+        Returns
+        -------
+        Loader
+
+        Raises
+        ------
+        InvalidInputError
+            Arguments that do not fit together; the message names them.
+        ResourceError
+            A shuffle that does not fit `memory_limit`; the message says what would.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ds = fb.read_parquet("examples/data/flights", columns=["distance", "dep_delay"])
+        >>> loader = ds.loader(batch_size=512, shuffle="none", fill=float("nan"), format="numpy")
+        >>> next(iter(loader))["dep_delay"].shape
+        (512,)
+        """
+        if rank is None and world_size is None:
+            rank, world_size = discover() or (None, None)
+        if isinstance(fill, Mapping):
+            filled: Any = {name: _number(value) for name, value in fill.items()}
+        else:
+            filled = _number(fill)
+        options = _given(
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            epoch_end=epoch_end,
+            lanes=lanes,
+            window=window,
+            fill=filled,
+            lists=dict(lists) if isinstance(lists, Mapping) else lists,
+            format=format,
+            pin_memory=pin_memory,
+            num_threads=num_threads,
+            memory_limit=memory_limit,
+            prefetch=prefetch,
+        )
+        return Loader(self._native.loader(json.dumps(options)))
+
+    def write_parquet(
+        self,
+        uri: Uri,
+        *,
+        mode: str = "error",
+        compression_level: int | None = None,
+        row_group_bytes: int | str | None = None,
+        file_bytes: int | str | None = None,
+        endpoint: str | None = None,
+        region: str | None = None,
+        path_style: bool | None = None,
+        anonymous: bool | None = None,
+        num_threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Write the rows as Parquet files with one manifest.
+
+        All or nothing: files are staged and committed together; a failed run leaves no committed
+        output.
+
+        Parameters
+        ----------
+        uri : str or path
+            A folder, or an ``s3://`` prefix.
+        mode : {"error", "overwrite", "append"}, default "error"
+            What to do when the target holds committed output.
+        compression_level : int, optional
+            zstd level, 1 to 22. Default: 3.
+        row_group_bytes, file_bytes : int or str, optional
+            Target sizes, encoded, e.g. ``"64MiB"``. Defaults: 64 MiB and 512 MiB.
+        endpoint, region, path_style, anonymous : optional
+            As for `read_parquet`.
+        num_threads : int, optional
+            CPU threads. Default: the CPUs of the cgroup.
+
+        Returns
+        -------
+        dict
+            ``rows_read``, ``rows_written``, ``bytes_read``, ``bytes_written``, ``files`` and
+            ``seconds``.
+
+        Raises
+        ------
+        AlreadyExistsError
+            The target holds committed output and `mode` is ``error``.
+        """
+        sink = _given(
+            uri=os.fspath(uri),
+            mode=mode,
+            compression_level=compression_level,
+            row_group_bytes=row_group_bytes,
+            file_bytes=file_bytes,
+            endpoint=endpoint,
+            region=region,
+            path_style=path_style,
+            anonymous=anonymous,
+        )
+        return self._native.write(json.dumps({"parquet": sink}), num_threads)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{name}: {kind}" for name, kind in self._native.columns())
+        return f"forebay.Dataset({columns})"
