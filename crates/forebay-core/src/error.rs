@@ -195,14 +195,6 @@ impl Error {
         self
     }
 
-    /// Translates the row, where one is named: an inner layer counts within its batch, the outer
-    /// one knows the row of the file.
-    #[must_use]
-    pub fn map_row(mut self, row: impl FnOnce(u64) -> u64) -> Self {
-        self.0.location.row = self.0.location.row.map(row);
-        self
-    }
-
     /// Names the column, unless one is named already.
     #[must_use]
     pub fn in_column(mut self, column: impl Into<String>) -> Self {
