@@ -4,35 +4,30 @@ use std::process::Command;
 
 use crate::setup;
 use crate::shell::{self, Outcome};
-use crate::venv::{self, Venv};
+use crate::venv;
 
 /// Everything that a machine can find fault with.
 pub fn lint() -> Outcome {
     setup::system()?;
-    format()?;
-    let venv = venv::provide(venv::FAST, "lint")?;
-    rest(&venv)?;
-    rust()
-}
-
-/// Rust's formatting: no build, so it comes first.
-pub fn format() -> Outcome {
-    shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
-        .map_err(|problem| format!("{problem}; `cargo fmt --all` repairs it"))
+    quick()?;
+    slow()
 }
 
 /// Clippy over every target, and the links in the documentation.
-pub fn rust() -> Outcome {
+pub fn slow() -> Outcome {
     let mut clippy = shell::cargo();
     clippy.args(["clippy", "--profile", "fast", "--workspace", "--all-targets", "--quiet", "--"]);
     shell::run(clippy.args(["--deny", "warnings"]))?;
     let mut doc = shell::cargo();
-    doc.args(["doc", "--profile", "fast", "--workspace", "--no-deps", "--quiet"]);
+    doc.args(["doc", "--profile", "fast", "--workspace", "--lib", "--no-deps", "--quiet"]);
     shell::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
-/// What needs no build: Python, spelling, shell scripts, licences.
-pub fn rest(venv: &Venv) -> Outcome {
+/// What needs no build: formatting, Python, spelling, shell scripts, licences.
+pub fn quick() -> Outcome {
+    shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
+        .map_err(|problem| format!("{problem}; `cargo fmt --all` repairs it"))?;
+    let venv = venv::provide(venv::FAST, "lint")?;
     let tool = |name: &str| -> Command { shell::command(venv.program(name)) };
     shell::run(tool("ruff").args(["check", "--quiet"]))?;
     shell::run(tool("ruff").args(["format", "--check", "--quiet"]))

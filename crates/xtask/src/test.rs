@@ -9,23 +9,21 @@ use crate::setup::{self, Nextest};
 use crate::shell::{self, Outcome};
 use crate::venv::{self, Coming, Venv};
 
-/// Every test in Rust and Python, and the lints. Ends with pytest's own summary.
+/// Every test in Rust and Python, and the lints: the quick checks first, pytest with its summary last.
 pub fn test() -> Outcome {
     setup::system()?;
-    lint::format()?;
+    lint::quick()?;
     let nextest = setup::nextest()?;
     // Downloading and unpacking torch takes as long as a third of the build, and other resources.
-    let environment = Coming::start(venv::FAST, &["lint", "test"])?;
-    let place = Place::new()?;
-
-    rust(&nextest, &place)?;
-    package::build(Profile::Fast)?;
-    let venv = environment.wait()?;
-    lint::rust()?;
-    lint::rest(&venv)?;
-    package::install(Profile::Fast, &venv)?;
-    pytest(&venv, &place, &[])?;
-    place.close()
+    let environment = Coming::start(venv::FAST, &["test"])?;
+    inside(|place| {
+        rust(&nextest, place)?;
+        package::build(Profile::Fast)?;
+        lint::slow()?;
+        let venv = environment.wait()?;
+        package::install(Profile::Fast, &venv)?;
+        pytest(&venv, place, &[])
+    })
 }
 
 /// The package, then pytest: the short way round for work on the Python side.
@@ -35,9 +33,14 @@ pub fn python(arguments: &[&str]) -> Outcome {
     package::build(Profile::Fast)?;
     let venv = environment.wait()?;
     package::install(Profile::Fast, &venv)?;
+    inside(|place| pytest(&venv, place, arguments))
+}
+
+/// Run tests in a place of their own, and clear it whether they pass or fail.
+fn inside(tests: impl FnOnce(&Place) -> Outcome) -> Outcome {
     let place = Place::new()?;
-    pytest(&venv, &place, arguments)?;
-    place.close()
+    let result = tests(&place);
+    result.and(place.close())
 }
 
 fn rust(nextest: &Nextest, place: &Place) -> Outcome {

@@ -101,7 +101,9 @@ fn install(name: &str, group: &str, definition: &Path, arguments: &[&str]) -> Ou
 }
 
 /// An environment in the making, while cargo compiles.
-pub struct Coming(JoinHandle<Outcome<Venv>>);
+///
+/// Dropping it waits too: where the build fails, pip is not left running behind the prompt.
+pub struct Coming(Option<JoinHandle<Outcome<Venv>>>);
 
 impl Coming {
     /// Start to provide groups of packages, in order.
@@ -114,11 +116,20 @@ impl Coming {
             venv
         };
         let thread = std::thread::Builder::new().name("pip".to_owned()).spawn(work);
-        thread.map(Self).map_err(|e| format!("cannot start a thread: {e}"))
+        thread.map(|thread| Self(Some(thread))).map_err(|e| format!("cannot start a thread: {e}"))
     }
 
     /// Wait for it.
-    pub fn wait(self) -> Outcome<Venv> {
-        self.0.join().unwrap_or_else(|_| Err("the installation of Python packages panicked".into()))
+    pub fn wait(mut self) -> Outcome<Venv> {
+        let thread = self.0.take().ok_or("waited for an environment twice")?;
+        thread.join().unwrap_or_else(|_| Err("installing Python packages panicked".to_owned()))
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _ = thread.join();
+        }
     }
 }
