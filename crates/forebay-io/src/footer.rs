@@ -1,0 +1,266 @@
+//! Reading and checking the footer of a Parquet file.
+//!
+//! One read of the file's tail is enough for most files; a second one fetches a larger footer or a
+//! page index. A footer is not trusted: every byte range and row count in it is checked before
+//! anything is computed from it, and a panic in the parser is an error about the file.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Result};
+use parquet::DecodeResult;
+use parquet::arrow::parquet_to_arrow_schema;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{
+    ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder,
+};
+
+use crate::dataset::Pin;
+use crate::listing::{FilePlace, Listed};
+use crate::store::{local, remote};
+
+/// What is read from the end of a file first. Footers of ordinary files fit; 64 KiB costs no more
+/// than a smaller read on a disk or on S3.
+const TAIL: u64 = 64 << 10;
+
+/// A footer larger than this is decoded on the blocking pool, so that I/O threads stay responsive.
+const DECODE_INLINE: usize = 256 << 10;
+
+/// Rounds of "needs more data" before a file is taken for hostile; an honest one needs three.
+const ROUNDS: usize = 8;
+
+/// A decoded footer.
+#[derive(Clone)]
+pub(crate) struct Footer {
+    pub(crate) metadata: Arc<ParquetMetaData>,
+    pub(crate) schema: SchemaRef,
+}
+
+/// Reads the footer of a file, on the blocking pool where the file is local.
+pub(crate) async fn read(listed: &Listed) -> Result<Footer> {
+    match &listed.place {
+        FilePlace::Local(_) => {
+            let listed = listed.clone();
+            tokio::task::spawn_blocking(move || read_local(&listed)).await.map_err(lost)?
+        }
+        FilePlace::Remote(bucket, path) => {
+            let uri = &listed.uri;
+            check_size(&listed.pin, uri)?;
+            let size = listed.pin.size;
+            let mut wanted = size.saturating_sub(TAIL)..size;
+            let mut held: Vec<(Range<u64>, Bytes)> = Vec::new();
+            for _ in 0..ROUNDS {
+                let bytes =
+                    remote::read_ranges(bucket, path, uri, &listed.pin, std::slice::from_ref(&wanted)).await?;
+                held.extend(bytes.into_iter().map(|b| (wanted.clone(), b)));
+                let total: usize = held.iter().map(|(_, b)| b.len()).sum();
+                let step = if total > DECODE_INLINE {
+                    let (held, pin, uri) = (held.clone(), listed.pin.clone(), Arc::clone(uri));
+                    tokio::task::spawn_blocking(move || decode(&held, &pin, &uri)).await.map_err(lost)??
+                } else {
+                    decode(&held, &listed.pin, uri)?
+                };
+                match step {
+                    Step::Done(footer) => return Ok(*footer),
+                    Step::Need(range) => wanted = range,
+                }
+            }
+            Err(restless(uri))
+        }
+    }
+}
+
+fn lost(e: tokio::task::JoinError) -> Error {
+    Error::internal("reading a footer failed").with_source(e)
+}
+
+fn restless(uri: &Arc<str>) -> Error {
+    corrupt(uri, "has a footer that points to itself")
+}
+
+/// Reads the footer of a local file. Blocks.
+pub(crate) fn read_local(listed: &Listed) -> Result<Footer> {
+    let FilePlace::Local(path) = &listed.place else {
+        return Err(Error::internal("a remote file was read as a local one"));
+    };
+    let uri = &listed.uri;
+    check_size(&listed.pin, uri)?;
+    let size = listed.pin.size;
+    let mut wanted = size.saturating_sub(TAIL)..size;
+    let mut held: Vec<(Range<u64>, Bytes)> = Vec::new();
+    let never = AtomicBool::new(false);
+    for _ in 0..ROUNDS {
+        let bytes = local::read_ranges(path, uri, &listed.pin, std::slice::from_ref(&wanted), &never)?;
+        held.extend(bytes.into_iter().map(|b| (wanted.clone(), b)));
+        match decode(&held, &listed.pin, uri)? {
+            Step::Done(footer) => return Ok(*footer),
+            Step::Need(range) => wanted = range,
+        }
+    }
+    Err(restless(uri))
+}
+
+enum Step {
+    Done(Box<Footer>),
+    Need(Range<u64>),
+}
+
+fn corrupt(uri: &Arc<str>, what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{uri} {what}")).in_file(Arc::clone(uri))
+}
+
+fn check_size(pin: &Pin, uri: &Arc<str>) -> Result<()> {
+    if pin.size == 0 {
+        return Err(corrupt(uri, "is empty (0 bytes)")
+            .with_hint("its writer may still be running, or failed; write it again"));
+    }
+    if pin.size < 12 {
+        return Err(corrupt(uri, &format!("is not a Parquet file: it has {} bytes", pin.size)));
+    }
+    Ok(())
+}
+
+/// Tries to decode what was read so far.
+fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Step> {
+    check_magic(held, pin, uri)?;
+    // The parser is fed bytes from outside. A panic in it is a defect of the parser that the file
+    // sets off. AssertUnwindSafe holds because the closure borrows only immutable data from here
+    // (byte ranges and the pin), and everything that it builds is dropped with it when it unwinds.
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut decoder = ParquetMetaDataPushDecoder::try_new(pin.size)?
+            .with_page_index_policy(PageIndexPolicy::Optional);
+        for (range, bytes) in held {
+            decoder.push_range(range.clone(), bytes.clone())?;
+        }
+        decoder.try_decode()
+    }));
+    let decoded = match outcome {
+        Ok(Ok(decoded)) => decoded,
+        Ok(Err(e)) => return Err(parse_error(e, uri, "its footer cannot be read")),
+        Err(_) => return Err(corrupt(uri, "is damaged: its footer cannot be decoded")),
+    };
+    let metadata = match decoded {
+        DecodeResult::Data(metadata) => metadata,
+        DecodeResult::NeedsData(ranges) => {
+            let start = ranges.iter().map(|r| r.start).min().unwrap_or(0);
+            let end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
+            if start >= end || end > pin.size {
+                return Err(corrupt(uri, "is damaged: its footer points outside the file"));
+            }
+            return Ok(Step::Need(start..end));
+        }
+        DecodeResult::Finished => return Err(corrupt(uri, "is damaged: it has no footer")),
+    };
+    check(&metadata, pin, uri)?;
+    let file = metadata.file_metadata();
+    let schema = catch_unwind(AssertUnwindSafe(|| {
+        parquet_to_arrow_schema(file.schema_descr(), file.key_value_metadata())
+    }));
+    let schema: Schema = match schema {
+        Ok(Ok(schema)) => schema,
+        Ok(Err(e)) => return Err(parse_error(e, uri, "its schema cannot be read")),
+        Err(_) => return Err(corrupt(uri, "is damaged: its schema cannot be decoded")),
+    };
+    Ok(Step::Done(Box::new(Footer { metadata: Arc::new(metadata), schema: Arc::new(schema) })))
+}
+
+/// Checks the last four bytes, and says what the file may be instead.
+fn check_magic(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<()> {
+    let Some((_, tail)) = held.iter().find(|(r, _)| r.end == pin.size) else { return Ok(()) };
+    if tail.ends_with(b"PAR1") {
+        return Ok(());
+    }
+    if tail.ends_with(b"PARE") {
+        return Err(Error::new(ErrorKind::Unsupported, format!("{uri} is encrypted"))
+            .in_file(Arc::clone(uri))
+            .with_hint("decrypt it first; Forebay holds no keys"));
+    }
+    let head = held.iter().find(|(r, _)| r.start == 0).map(|(_, b)| &b[..]);
+    let (what, hint) = match head {
+        Some(h) if h.starts_with(b"PAR1") => {
+            ("is truncated: it starts as a Parquet file and its end is missing", "copy or write it again")
+        }
+        Some(h) if h.starts_with(b"ARROW1") => {
+            ("is not a Parquet file but an Arrow IPC file", "convert it, e.g. with pyarrow.parquet.write_table")
+        }
+        Some(h) if h.starts_with(b"\x1f\x8b") => ("is not a Parquet file but gzip data", "unpack it first"),
+        Some(h) if h.starts_with(b"PK\x03\x04") => ("is not a Parquet file but a zip archive", "unpack it first"),
+        Some(_) => ("is not a Parquet file", "name only Parquet files, e.g. with a glob such as *.parquet"),
+        // Too large to have been read whole.
+        None => (
+            "is not a Parquet file, or is truncated: its last bytes are not a Parquet footer",
+            "copy it again, or name only Parquet files",
+        ),
+    };
+    Err(corrupt(uri, what).with_hint(hint))
+}
+
+/// Translates an error of the parquet crate about a file.
+pub(crate) fn parse_error(e: ParquetError, uri: &Arc<str>, what: &str) -> Error {
+    let text = e.to_string();
+    let unsupported = matches!(e, ParquetError::NYI(_))
+        || text.contains("not supported")
+        || text.contains("not yet supported")
+        || text.contains("Disabled feature");
+    let error = if text.contains("ncrypt") {
+        Error::new(ErrorKind::Unsupported, format!("{uri} is encrypted"))
+            .with_hint("decrypt it first; Forebay holds no keys")
+    } else if unsupported {
+        Error::new(ErrorKind::Unsupported, format!("{uri} uses a feature that is not supported"))
+    } else {
+        Error::new(ErrorKind::Corrupt, format!("{uri} is damaged: {what}"))
+            .with_hint("copy or write it again; if other readers accept it, please report it")
+    };
+    error.in_file(Arc::clone(uri)).with_source(e)
+}
+
+/// The byte range of a column chunk, checked against nothing yet.
+pub(crate) fn chunk_range(column: &ColumnChunkMetaData) -> Option<Range<u64>> {
+    let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+    let start = u64::try_from(start).ok()?;
+    let len = u64::try_from(column.compressed_size()).ok()?;
+    Some(start..start.checked_add(len)?)
+}
+
+/// Checks every number of a footer that is used later for sizes, offsets and counts.
+fn check(metadata: &ParquetMetaData, pin: &Pin, uri: &Arc<str>) -> Result<()> {
+    let leaves = metadata.file_metadata().schema_descr().num_columns();
+    let mut rows = 0u64;
+    for (index, group) in metadata.row_groups().iter().enumerate() {
+        let bad = |what: &str| corrupt(uri, &format!("is damaged: {what}")).in_row_group(index);
+        rows = u64::try_from(group.num_rows())
+            .ok()
+            .and_then(|n| rows.checked_add(n))
+            .ok_or_else(|| bad("a row group has an impossible number of rows"))?;
+        if group.num_columns() != leaves {
+            return Err(bad("a row group has another number of columns than the schema"));
+        }
+        for column in group.columns() {
+            let name = column.column_path().string();
+            if column.file_path().is_some_and(|p| !p.is_empty()) {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{uri} keeps a column in another file"),
+                )
+                .in_file(Arc::clone(uri))
+                .in_column(name));
+            }
+            let fits = chunk_range(column).is_some_and(|r| r.end <= pin.size);
+            if !fits {
+                return Err(bad("a column points outside the file").in_column(name));
+            }
+            if column.num_values() < 0 || column.uncompressed_size() < 0 {
+                return Err(bad("a column has a negative size").in_column(name));
+            }
+        }
+    }
+    // 2^40 rows of a dataset are beyond any file; a damaged count would be used in allocations.
+    if rows > 1 << 40 {
+        return Err(corrupt(uri, &format!("is damaged: it claims {rows} rows")));
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! What went wrong at a store or a file, in the user's words.
+
+use std::io;
+
+use forebay_core::{Error, ErrorKind};
+use object_store::Error as StoreError;
+
+/// An error text that is safe to show: an S3 error code and message, or the text of an error that
+/// did not come from a server. A server's full answer may quote an access key.
+#[derive(Debug)]
+struct Answer(String);
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Answer {}
+
+fn tag<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    let start = text.find(&open)? + open.len();
+    let len = text[start..].find(&close)?;
+    Some(&text[start..start + len])
+}
+
+/// Codes that mean that the caller is not who, or not as current as, the server wants.
+const CREDENTIAL_CODES: [&str; 9] = [
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "RequestTimeTooSkewed",
+    "AuthorizationHeaderMalformed",
+    "InvalidSecurity",
+    "MissingSecurityHeader",
+];
+
+/// Translates an error of a store about the object or prefix `uri`.
+pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
+    let text = chain(&e);
+    let code = tag(&text, "Code").unwrap_or_default().to_owned();
+    let answer = match (code.is_empty(), tag(&text, "Message")) {
+        (false, Some(message)) => format!("{code}: {message}"),
+        (false, None) => code.clone(),
+        // An HTML or XML page that is no S3 answer says nothing to a user.
+        _ if text.contains('<') => text[..text.find('<').unwrap_or(0)].trim_end_matches([' ', ':']).to_owned(),
+        _ => text.clone(),
+    };
+    let bucket = uri.split('/').take(3).collect::<Vec<_>>().join("/");
+
+    let error = if code == "NoSuchBucket" {
+        Error::new(ErrorKind::NotFound, format!("the bucket {bucket} does not exist"))
+            .with_hint("check the bucket's name, and the endpoint if it is not on AWS")
+    } else if CREDENTIAL_CODES.contains(&code.as_str()) {
+        let (why, hint) = match code.as_str() {
+            "ExpiredToken" | "TokenRefreshRequired" => {
+                ("have expired", "get new credentials, e.g. with `aws sso login`, and run again")
+            }
+            "RequestTimeTooSkewed" => {
+                ("are refused because this machine's clock is wrong", "set the clock of this machine")
+            }
+            "AuthorizationHeaderMalformed" => {
+                ("are signed for another region", "set `region` or AWS_REGION to the bucket's region")
+            }
+            _ => (
+                "are wrong",
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
+            ),
+        };
+        Error::new(ErrorKind::PermissionDenied, format!("the credentials for {uri} {why} ({code})"))
+            .with_hint(hint)
+    } else if text.contains("/latest/api/token") || text.contains("169.254.169.254") {
+        Error::new(ErrorKind::PermissionDenied, format!("there are no AWS credentials to reach {uri}"))
+            .with_hint(
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or anonymous=true for a public bucket",
+            )
+    } else {
+        match &e {
+            StoreError::NotFound { .. } => {
+                Error::new(ErrorKind::NotFound, format!("{uri} does not exist"))
+            }
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+                let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
+                Error::new(ErrorKind::PermissionDenied, format!("access to {uri} is denied{code}"))
+                    .with_hint("the credentials need s3:GetObject and s3:ListBucket, and s3:PutObject to write")
+            }
+            StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
+                Error::new(ErrorKind::Changed, format!("{uri} changed since it was listed"))
+            }
+            StoreError::AlreadyExists { .. } => {
+                Error::new(ErrorKind::AlreadyExists, format!("{uri} exists already"))
+            }
+            StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => {
+                Error::new(ErrorKind::Unsupported, format!("the store of {uri} cannot do this"))
+            }
+            StoreError::InvalidPath { .. } => {
+                Error::invalid(format!("{uri} is not a key that can be read"))
+            }
+            _ if text.contains("status code: 4") || text.contains("status: 4") => {
+                Error::new(ErrorKind::Io, format!("the server refused a request for {uri}"))
+            }
+            _ => {
+                let error = Error::new(ErrorKind::Io, format!("a request for {uri} failed"));
+                // The client says when it has used up its own retries: then the server is down, and
+                // asking again only delays the news.
+                if text.contains(" retries, max_retries") { error } else { error.retry() }
+            }
+        }
+    };
+    error.with_source(Answer(answer))
+}
+
+/// The texts of an error and its causes, each once.
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// Translates an error of the local file system. `doing` is what was tried: "read", "create".
+pub(crate) fn file_error(e: io::Error, doing: &str, uri: &str) -> Error {
+    use io::ErrorKind as K;
+    let error = match e.kind() {
+        K::NotFound => Error::new(ErrorKind::NotFound, format!("{uri} does not exist")),
+        K::PermissionDenied => {
+            Error::new(ErrorKind::PermissionDenied, format!("may not {doing} {uri}"))
+                .with_hint("check the permissions of the file and of its folders")
+        }
+        K::StorageFull | K::QuotaExceeded => {
+            Error::new(ErrorKind::Resource, format!("cannot {doing} {uri}: the disk is full"))
+                .with_hint("free space on that disk, or write elsewhere")
+        }
+        K::FileTooLarge => {
+            Error::new(ErrorKind::Resource, format!("cannot {doing} {uri}: the file is too large"))
+                .with_hint("lower file_bytes, or raise the limit of the file system or process")
+        }
+        K::ReadOnlyFilesystem => {
+            Error::new(ErrorKind::PermissionDenied, format!("cannot {doing} {uri}: the disk is read-only"))
+        }
+        K::IsADirectory => Error::invalid(format!("{uri} is a folder")),
+        K::NotADirectory => {
+            Error::new(ErrorKind::NotFound, format!("{uri} does not exist: a part of the path is a file"))
+        }
+        _ if e.raw_os_error() == Some(24) || e.raw_os_error() == Some(23) => {
+            Error::new(ErrorKind::Resource, format!("cannot {doing} {uri}: too many open files"))
+                .with_hint("raise the limit with `ulimit -n`")
+        }
+        _ => Error::new(ErrorKind::Io, format!("cannot {doing} {uri}")),
+    };
+    error.with_source(e)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    fn generic(text: &str) -> StoreError {
+        StoreError::Generic { store: "S3", source: text.to_owned().into() }
+    }
+
+    #[test]
+    fn s2_wrong_credentials_name_the_cause_and_hide_the_key() {
+        let body = "Server returned non-2xx status code: 403 Forbidden: <Error><Code>InvalidAccessKeyId</Code>\
+            <Message>The key does not exist</Message><AWSAccessKeyId>AKIDSECRET</AWSAccessKeyId></Error>";
+        let e = store_error(
+            StoreError::PermissionDenied { path: "k".into(), source: body.into() },
+            "s3://b/k",
+        );
+        assert_eq!(e.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(e.message(), "the credentials for s3://b/k are wrong (InvalidAccessKeyId)");
+        assert!(!format!("{e:?}").contains("AKIDSECRET"), "{e:?}");
+        assert!(!e.retryable());
+        let e = store_error(generic("400 Bad Request: <Code>ExpiredToken</Code>"), "s3://b/k");
+        assert!(e.message().contains("have expired"), "{e}");
+        assert!(!e.retryable());
+    }
+
+    #[test]
+    fn a_missing_bucket_is_named() {
+        let e = store_error(
+            StoreError::NotFound { path: "k".into(), source: "<Code>NoSuchBucket</Code>".into() },
+            "s3://nowhere/k/x",
+        );
+        assert_eq!(e.message(), "the bucket s3://nowhere does not exist");
+    }
+
+    #[test]
+    fn only_transport_failures_are_retried() {
+        assert!(store_error(generic("connection reset"), "s3://b/k").retryable());
+        assert!(!store_error(generic("x in 1s, after 4 retries, max_retries: 4"), "s3://b/k").retryable());
+        assert!(!store_error(generic("status code: 400 Bad Request"), "s3://b/k").retryable());
+    }
+
+    #[test]
+    fn a_full_disk_is_a_resource_error() {
+        let e = file_error(io::Error::from_raw_os_error(28), "write", "out/x");
+        assert_eq!(e.kind(), ErrorKind::Resource);
+        assert!(e.to_string().contains("the disk is full"));
+    }
+}
