@@ -81,3 +81,35 @@ pub fn release() -> Outcome<Venv> {
     install(Profile::Release, &venv)?;
     Ok(venv)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::collections::BTreeSet;
+
+    /// What is compiled: packages, each with its features. One that is compiled both for build scripts
+    /// and for the program is there twice.
+    fn compiled(arguments: &[&str]) -> BTreeSet<String> {
+        let mut tree = shell::cargo();
+        tree.args(["tree", "--locked", "--prefix", "none", "--format", "{p} [{f}]"]);
+        let text = shell::answer(tree.args(arguments)).expect("cargo tree answers");
+        text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    }
+
+    /// If a test's own dependencies turned on one more feature of tokio, say, then `make test` would
+    /// compile again most of what `make demo` had compiled.
+    #[test]
+    fn tests_and_the_demo_build_dependencies_with_the_same_features() {
+        let demo = compiled(&["-p", "forebay-cli", "-p", "forebay-python", "-e", "normal,build"]);
+        let test = compiled(&["--workspace", "-e", "normal,build,dev"]);
+        assert!(demo.len() > 100, "{demo:?}");
+        let differ: Vec<&String> = demo.difference(&test).collect();
+        assert!(
+            differ.is_empty(),
+            "built by the demo with these features, by the tests with others: {differ:#?}\n\
+             See `cargo tree --workspace -e normal,build,dev`; turn the missing features on in \
+             [workspace.dependencies], so that both builds have them"
+        );
+    }
+}
