@@ -26,10 +26,14 @@ for path in sorted((Path(SOURCE) / "forebay").rglob("*")):
     if path.is_file() and path.suffix in (".py", ".pyi", ".typed", ".html", ".json"):
         files[path.relative_to(SOURCE).as_posix()] = path.read_bytes()
 files["forebay/_forebay.abi3.so"] = Path(MODULE).read_bytes()
+licences = {name: (Path(SOURCE).parent / name).read_bytes() for name in ("LICENSE", "NOTICE")}
+for name, content in licences.items():
+    files[f"{INFO}/licenses/{name}"] = content
 files[f"{INFO}/METADATA"] = (
     f"Metadata-Version: 2.4\nName: forebay\nVersion: {VERSION}\n"
     "Summary: A streaming data engine for machine learning\n"
-    "License-Expression: Apache-2.0\nRequires-Python: >=3.10\nRequires-Dist: numpy>=1.26\n"
+    "License-Expression: Apache-2.0\nLicense-File: LICENSE\nLicense-File: NOTICE\n"
+    "Requires-Python: >=3.10\nRequires-Dist: numpy>=1.26\n"
 ).encode()
 files[f"{INFO}/WHEEL"] = (
     f"Wheel-Version: 1.0\nGenerator: xtask\nRoot-Is-Purelib: false\nTag: {TAG}\n"
