@@ -79,14 +79,15 @@ mod rules {
         assert!(poll(&mut big).is_none());
         assert!(poll(&mut small).is_none());
         drop(big);
-        let small = poll(&mut small).unwrap();
+        let held_small = poll(&mut small).unwrap();
+        drop(small);
         let mut granted = a.reserve(4, 50);
         assert!(poll(&mut granted).is_none());
         drop(held);
         assert_eq!(budget.used(), 51);
         drop(granted);
         assert_eq!(budget.used(), 1);
-        drop((small, a));
+        drop((held_small, a));
         assert_eq!((budget.used(), budget.accounts()), (0, 0));
     }
 

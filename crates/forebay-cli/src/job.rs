@@ -1,0 +1,19 @@
+//! Reading a job file and opening what it names.
+
+use std::path::Path;
+
+use forebay::{Dataset, Error, ErrorKind, JobFile, Result};
+
+/// A job file and its dataset. Errors name the line of the file.
+pub fn open(path: &Path) -> Result<(JobFile, Dataset)> {
+    let origin = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        // A job file that is not there is wrong usage of the command, not a failed run.
+        Error::new(ErrorKind::InvalidInput, format!("cannot read the job file {origin}"))
+            .with_source(e)
+            .with_hint("give the path of a YAML file such as examples/photos.yaml")
+    })?;
+    let job = JobFile::from_yaml(&text, &origin)?;
+    let dataset = Dataset::from_plan(job.plan()).map_err(|e| job.place(e))?;
+    Ok((job, dataset))
+}

@@ -1,0 +1,114 @@
+//! `forebay run`.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use forebay::{Error, ErrorKind, JobSummary, Result, machine};
+use serde_json::json;
+
+use crate::progress::Line;
+use crate::text::{bytes, count};
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// The job file (YAML).
+    job: PathBuf,
+    /// CPU threads. Default: the CPUs of the cgroup.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Ctrl-C and SIGTERM stop the job in order: nothing is committed, and what was staged is removed.
+/// A second one ends the process at once.
+fn stop_on_signals() -> Result<()> {
+    use forebay::runtime::io;
+    let runtime = io()?;
+    let _guard = runtime.enter();
+    let listen = |kind| {
+        tokio::signal::unix::signal(kind).map_err(|e| {
+            Error::new(ErrorKind::Resource, "cannot listen for signals").with_source(e)
+        })
+    };
+    let mut interrupt = listen(tokio::signal::unix::SignalKind::interrupt())?;
+    let mut terminate = listen(tokio::signal::unix::SignalKind::terminate())?;
+    runtime.spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if STOPPED.swap(true, Ordering::Relaxed) {
+                std::process::exit(1);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Runs a job file.
+pub fn run(args: &RunArgs, as_json: bool) -> Result<()> {
+    let (job, dataset) = crate::job::open(&args.job)?;
+    stop_on_signals()?;
+    let threads = args.threads.unwrap_or_else(machine::cpus).max(1);
+    let mut line = Line::new();
+    let result = dataset.execute(threads, |progress| {
+        line.show(progress);
+        if STOPPED.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Cancelled, "stopped by a signal")
+                .with_hint("nothing was committed; run the job again"));
+        }
+        Ok(())
+    });
+    line.finish();
+    let summary = result.map_err(|e| job.place(e))?;
+    if as_json {
+        println!("{}", to_json(&summary));
+    } else {
+        print!("{}", to_text(&summary));
+    }
+    Ok(())
+}
+
+fn to_json(s: &JobSummary) -> serde_json::Value {
+    json!({
+        "rows_in_source": s.rows_in_source,
+        "rows_read": s.rows_read,
+        "rows_kept": s.rows_written,
+        "rows_dropped": s.rows_in_source - s.rows_written,
+        "row_groups": s.row_groups.0,
+        "row_groups_skipped": s.row_groups.1,
+        "bytes_read": s.bytes_read,
+        "rows_written": s.written.rows,
+        "bytes_written": s.written.bytes,
+        "files": s.written.files.iter().map(|f| f.to_string()).collect::<Vec<_>>(),
+        "manifest": s.written.manifest.to_string(),
+        "seconds": s.elapsed.as_secs_f64(),
+    })
+}
+
+fn to_text(s: &JobSummary) -> String {
+    let rate = s.rows_read as f64 / s.elapsed.as_secs_f64().max(1e-9);
+    format!(
+        "read    {} of {} rows ({}; {} of {} row groups skipped)\n\
+         kept    {} rows, dropped {}\n\
+         wrote   {} rows in {} files, {}\n\
+         took    {:.2} s ({} rows/s)\n\
+         to      {}\n",
+        count(s.rows_read),
+        count(s.rows_in_source),
+        bytes(s.bytes_read),
+        s.row_groups.1,
+        s.row_groups.0,
+        count(s.rows_written),
+        count(s.rows_in_source - s.rows_written),
+        count(s.written.rows),
+        s.written.files.len(),
+        bytes(s.written.bytes),
+        s.elapsed.as_secs_f64(),
+        count(rate as u64),
+        s.written.manifest,
+    )
+}
