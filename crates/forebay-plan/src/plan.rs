@@ -272,6 +272,69 @@ pub enum ImageOp {
 }
 
 impl ImageOp {
+    /// The default `scale` of [`ImageOp::RandomResizedCrop`].
+    pub const SCALE: [f64; 2] = [0.08, 1.0];
+    /// The default `ratio` of [`ImageOp::RandomResizedCrop`].
+    pub const RATIO: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0];
+
+    /// [`ImageOp::Resize`] with the defaults; one number is the shorter edge, two are height and
+    /// width.
+    pub fn resize(size: &[u32]) -> Self {
+        Self::Resize {
+            size: size.to_vec(),
+            interpolation: Interpolation::default(),
+            max_size: None,
+            antialias: true,
+        }
+    }
+
+    /// [`ImageOp::CenterCrop`] to height and width.
+    pub fn center_crop(size: [u32; 2]) -> Self {
+        Self::CenterCrop { size }
+    }
+
+    /// [`ImageOp::RandomCrop`] to height and width with the defaults.
+    pub fn random_crop(size: [u32; 2]) -> Self {
+        Self::RandomCrop {
+            size,
+            padding: None,
+            pad_if_needed: false,
+            fill: 0,
+            padding_mode: PaddingMode::default(),
+        }
+    }
+
+    /// [`ImageOp::RandomResizedCrop`] to height and width with the defaults.
+    pub fn random_resized_crop(size: [u32; 2]) -> Self {
+        Self::RandomResizedCrop {
+            size,
+            scale: Self::SCALE,
+            ratio: Self::RATIO,
+            interpolation: Interpolation::default(),
+            antialias: true,
+        }
+    }
+
+    /// [`ImageOp::RandomHorizontalFlip`] with probability one half.
+    pub fn random_horizontal_flip() -> Self {
+        Self::RandomHorizontalFlip { p: 0.5 }
+    }
+
+    /// [`ImageOp::Normalize`] with one value for each channel.
+    pub fn normalize(mean: &[f64], std: &[f64]) -> Self {
+        Self::Normalize { mean: mean.to_vec(), std: std.to_vec() }
+    }
+
+    /// Whether the operator draws random numbers.
+    pub fn is_random(&self) -> bool {
+        matches!(
+            self,
+            Self::RandomCrop { .. }
+                | Self::RandomResizedCrop { .. }
+                | Self::RandomHorizontalFlip { .. }
+        )
+    }
+
     /// The word for this operator in job files; Python's class is the same in camel case.
     pub fn name(&self) -> &'static str {
         match self {

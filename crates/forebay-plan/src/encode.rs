@@ -1,0 +1,185 @@
+//! From a [`Plan`] to its canonical form: every key written out, in a fixed order, with `version`.
+
+use crate::hash::PlanHash;
+use crate::node::{Node, Value};
+use crate::plan::{
+    ImageOp, MapImage, PLAN_VERSION, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
+    StorageOptions,
+};
+use crate::words::Word;
+
+/// The version of what [`Plan::hash`] covers and how. It is part of what is hashed, so a change of
+/// either gives other hashes rather than wrong agreement.
+const HASH_VERSION: u64 = 1;
+
+type Entries = Vec<(String, Node)>;
+
+fn text(s: &str) -> Node {
+    Node::from(s)
+}
+
+fn number(n: impl Into<i128>) -> Node {
+    Value::Int(n.into()).into()
+}
+
+fn texts(items: &[String]) -> Node {
+    Node::seq(items.iter().map(|s| text(s)))
+}
+
+fn one(key: &str, node: Node) -> Node {
+    Node::map([(key, node)])
+}
+
+fn put(entries: &mut Entries, key: &str, node: Node) {
+    entries.push((key.to_owned(), node));
+}
+
+fn put_some(entries: &mut Entries, key: &str, node: Option<Node>) {
+    entries.extend(node.map(|n| (key.to_owned(), n)));
+}
+
+impl Plan {
+    /// The canonical tree: the long form of everything, with `version`.
+    pub fn to_node(&self) -> Node {
+        let mut out = Entries::new();
+        put(&mut out, "version", number(PLAN_VERSION));
+        let Source::Parquet(source) = &self.source;
+        put(&mut out, "source", one("parquet", source_node(source)));
+        put(&mut out, "steps", Node::seq(self.steps.iter().map(Step::to_node)));
+        if let Some(Sink::Parquet(sink)) = &self.sink {
+            put(&mut out, "sink", one("parquet", sink_node(sink)));
+        }
+        Node::map(out)
+    }
+
+    /// The canonical JSON on one line. [`Plan::from_json`] gives the same plan back.
+    pub fn to_json(&self) -> String {
+        self.to_node().to_json()
+    }
+
+    /// A hash of what decides which samples come out: the columns read and the steps. URIs, how the
+    /// store is reached and the sink are left out, so that a copy of the dataset elsewhere, or
+    /// another target, keeps checkpoints valid. (The order of samples has its own numbers in a
+    /// checkpoint: seed, shuffle mode, lanes and window.)
+    ///
+    /// It is the 128-bit FNV-1a of the canonical JSON
+    /// `{"plan_hash":1,"columns":[…] or null,"steps":[…]}`, the same on every machine and in every
+    /// version of Forebay.
+    pub fn hash(&self) -> PlanHash {
+        let Source::Parquet(source) = &self.source;
+        let columns = source.columns.as_deref().map_or(Value::Null.into(), texts);
+        let node = Node::map([
+            ("plan_hash", number(HASH_VERSION)),
+            ("columns", columns),
+            ("steps", Node::seq(self.steps.iter().map(Step::to_node))),
+        ]);
+        PlanHash::of(node.to_json().as_bytes())
+    }
+}
+
+fn source_node(source: &ParquetSource) -> Node {
+    let mut out = Entries::new();
+    put(&mut out, "uri", texts(&source.uri));
+    put_some(&mut out, "columns", source.columns.as_deref().map(texts));
+    put_storage(&mut out, &source.storage);
+    Node::map(out)
+}
+
+fn sink_node(sink: &ParquetSink) -> Node {
+    let mut out = Entries::new();
+    put(&mut out, "uri", text(&sink.uri));
+    put(&mut out, "mode", text(sink.mode.word()));
+    put(&mut out, "compression_level", number(sink.compression_level));
+    put(&mut out, "row_group_bytes", number(sink.row_group_bytes));
+    put(&mut out, "file_bytes", number(sink.file_bytes));
+    put_storage(&mut out, &sink.storage);
+    Node::map(out)
+}
+
+fn put_storage(out: &mut Entries, storage: &StorageOptions) {
+    put_some(out, "endpoint", storage.endpoint.as_deref().map(text));
+    put_some(out, "region", storage.region.as_deref().map(text));
+    put_some(out, "path_style", storage.path_style.map(Node::from));
+    put_some(out, "anonymous", storage.anonymous.map(Node::from));
+}
+
+impl Step {
+    /// The canonical tree of one step, `{word: value}`.
+    pub fn to_node(&self) -> Node {
+        let value = match self {
+            Self::Filter(expr) => text(expr),
+            Self::Select(names) | Self::Drop(names) => texts(names),
+            Self::Rename(pairs) => {
+                Node::map(pairs.iter().map(|(old, new)| (old.as_str(), text(new))))
+            }
+            Self::WithColumn { name, expr } => {
+                Node::map([("name", text(name)), ("expr", text(expr))])
+            }
+            Self::Limit(n) => number(*n),
+            Self::MapImage(map) => map_image_node(map),
+            Self::Stack { columns, into, dtype } => Node::map([
+                ("columns", texts(columns)),
+                ("into", text(into)),
+                ("dtype", text(dtype.name())),
+            ]),
+        };
+        one(self.name(), value)
+    }
+
+    /// The canonical JSON of one step, which [`Step::from_json`] reads.
+    pub fn to_json(&self) -> String {
+        self.to_node().to_json()
+    }
+}
+
+fn map_image_node(map: &MapImage) -> Node {
+    let mut out = Entries::new();
+    put(&mut out, "column", text(&map.column));
+    put(&mut out, "ops", Node::seq(map.ops.iter().map(op_node)));
+    put_some(&mut out, "mode", map.mode.map(|m| text(m.word())));
+    put(&mut out, "dtype", text(map.dtype.name()));
+    put(&mut out, "layout", text(map.layout.name()));
+    put(&mut out, "quality", text(map.quality.word()));
+    put(&mut out, "on_error", text(map.on_error.word()));
+    Node::map(out)
+}
+
+fn pixels(size: &[u32]) -> Node {
+    match size {
+        [one] => number(*one),
+        many => Node::seq(many.iter().map(|s| number(*s))),
+    }
+}
+
+fn op_node(op: &ImageOp) -> Node {
+    let mut out = Entries::new();
+    match op {
+        ImageOp::Resize { size, interpolation, max_size, antialias } => {
+            put(&mut out, "size", pixels(size));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put_some(&mut out, "max_size", max_size.map(number));
+            put(&mut out, "antialias", (*antialias).into());
+        }
+        ImageOp::CenterCrop { size } => put(&mut out, "size", pixels(size)),
+        ImageOp::RandomCrop { size, padding, pad_if_needed, fill, padding_mode } => {
+            put(&mut out, "size", pixels(size));
+            put_some(&mut out, "padding", padding.as_ref().map(|p| pixels(p)));
+            put(&mut out, "pad_if_needed", (*pad_if_needed).into());
+            put(&mut out, "fill", number(*fill));
+            put(&mut out, "padding_mode", text(padding_mode.word()));
+        }
+        ImageOp::RandomResizedCrop { size, scale, ratio, interpolation, antialias } => {
+            put(&mut out, "size", pixels(size));
+            put(&mut out, "scale", Node::seq(*scale));
+            put(&mut out, "ratio", Node::seq(*ratio));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put(&mut out, "antialias", (*antialias).into());
+        }
+        ImageOp::RandomHorizontalFlip { p } => put(&mut out, "p", (*p).into()),
+        ImageOp::Normalize { mean, std } => {
+            put(&mut out, "mean", Node::seq(mean.iter().copied()));
+            put(&mut out, "std", Node::seq(std.iter().copied()));
+        }
+    }
+    one(op.name(), Node::map(out))
+}
