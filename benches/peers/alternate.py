@@ -121,7 +121,6 @@ def _environment(threads: int) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         "PYTHONPATH": str(HERE),  # worker processes of every peer find the recipes
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONWARNINGS": "ignore",
     }
 

@@ -62,8 +62,12 @@ TABULAR = [
     Entry("forebay_file_order", "peer_forebay", order="file"),
     Entry("ray", "peer_ray", order="shuffled", note="iter_torch_batches, local_shuffle_buffer_size 65,536"),
     Entry("torch", "peer_torch", order="shuffled", note="DataLoader, whole set in memory, batched fetch, load counted"),
-    Entry("torch_buffer", "peer_torch", order="shuffled", variant="buffer", note="DataLoader, 65,536-row buffer a worker"),
-    Entry("pyarrow_scan", "peer_pyarrow", variant="scan", note="dataset scan alone: no conversion, no batches of 4,096"),
+    Entry(
+        "torch_buffer", "peer_torch", order="shuffled", variant="buffer", note="DataLoader, 65,536-row buffer a worker"
+    ),
+    Entry(
+        "pyarrow_scan", "peer_pyarrow", variant="scan", note="dataset scan alone: no conversion, no batches of 4,096"
+    ),
     Entry("pyarrow", "peer_pyarrow", note="dataset scan to dense batches"),
     Entry("polars_scan", "peer_polars", variant="scan", note="collect_batches alone: no conversion"),
     Entry("polars", "peer_polars", note="collect_batches to dense batches"),
@@ -78,6 +82,7 @@ STARTUP = [
     Entry("torch_stream", "peer_torch", variant="stream", note="iterable, row groups permuted, rows permuted within"),
     Entry("dali", "peer_dali", note="pipeline built and run, rows permuted within permuted row groups"),
     Entry("ray", "peer_ray", note="after ray.init; Pillow and NumPy; local shuffle buffer of 128 rows"),
+    Entry("ray_small_blocks", "peer_ray", variant="small", note="the same with blocks of 32 MiB, 40 read tasks"),
     Entry("daft_udf", "peer_daft", variant="udf", note="not shuffled"),
 ]
 

@@ -57,9 +57,7 @@ def shared_data() -> Path:
     named = os.environ.get("FOREBAY_TEST_DATA")
     path = Path(named) if named else ROOT.parent / "shared" / "data"
     if not (path / "photos").is_dir() or not (path / "flights").is_dir():
-        raise SystemExit(
-            f"error: no photos/ and flights/ in {path}; set FOREBAY_TEST_DATA to the folder that has them"
-        )
+        raise SystemExit(f"error: no photos/ and flights/ in {path}; set FOREBAY_TEST_DATA to the folder that has them")
     return path
 
 

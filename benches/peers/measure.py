@@ -21,6 +21,9 @@ import processes
 from case import IMAGE_SIZE, TABULAR_BATCH
 from data import COLUMNS, Source
 
+# More than any peer takes for its buffers in the timed part, less than a small machine has.
+BACKED_BYTES = 2 << 30
+
 
 class Wrong(Exception):
     """A peer delivered something other than what was asked: its speed means nothing."""
@@ -31,8 +34,8 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     processes.adopt_orphans()
     processes.pin(spec["cpus"])
+    peer: Any = None
     result: dict[str, Any]
-    peer = None
     try:
         try:
             peer = importlib.import_module(spec["module"])
@@ -43,11 +46,11 @@ def main() -> None:
     except Exception as error:
         traceback.print_exc()
         result = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:400]}
-    finally:
-        if peer is not None and hasattr(peer, "close"):
-            peer.close()
+    # Written before the peer is closed: Ray ends the process where a prefetching thread outlives its cluster.
     with open(sys.argv[2], "w") as file:
         json.dump(result, file)
+    if hasattr(peer, "close"):
+        peer.close()
 
 
 def throughput(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def throughput(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
     warm, full = Source.from_json(spec["warm"]), Source.from_json(spec["source"])
     _check_epoch(_open(peer, spec, warm), warm, spec)
     loader = _open(peer, spec, full)
-    gc.collect()
+    _back_memory()
     with _meter(peer) as cpu:
         start = time.perf_counter()
         rows = sum(len(batch) for batch in loader)
@@ -78,6 +81,7 @@ def first_batch(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
         peer.prepare(spec["threads"])
     prepared = time.perf_counter() - start
     source = Source.from_json(spec["source"])
+    _back_memory()
     with _meter(peer) as cpu:
         start = time.perf_counter()
         batches = iter(peer.startup(source, spec["threads"], spec["seed"], **_variant(spec)))
@@ -100,6 +104,19 @@ def memory(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 KINDS = {"throughput": throughput, "first_batch": first_batch, "memory": memory}
+
+
+def _back_memory() -> None:
+    """Touch memory and free it again, right before the clock.
+
+    A virtual machine's host takes free memory back after seconds and returns it at a tenth of the speed of
+    memory (4 s for a gibibyte where this was written, 0.4 s without). Whoever comes after a pause would pay
+    for that, so everyone starts with pages that the host has already given.
+    """
+    import numpy as np
+
+    gc.collect()
+    np.ones(BACKED_BYTES, np.uint8)
 
 
 def _meter(peer: Any) -> processes.CpuMeter:

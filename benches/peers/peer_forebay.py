@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import forebay as fb
-
 from case import IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
 from data import COLUMNS, Source
 

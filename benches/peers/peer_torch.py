@@ -30,7 +30,9 @@ class Photographs(Dataset):
     def __init__(self, path: str, transform) -> None:
         table = pq.read_table(path, columns=["image", "label"], memory_map=True)
         # One chunk, so that an index is one offset: 440 MB fit the 2 GiB of a binary array.
-        self.images = pa.concat_arrays(table["image"].chunks) if table["image"].num_chunks > 1 else table["image"].chunk(0)
+        self.images = (
+            pa.concat_arrays(table["image"].chunks) if table["image"].num_chunks > 1 else table["image"].chunk(0)
+        )
         self.labels = table["label"].to_numpy()
         self.transform = transform
 
@@ -68,9 +70,7 @@ def images(source: Source, threads: int, seed: int, variant: str = "tensor"):
     """Map-style, full permutation by RandomSampler."""
     generator = torch.Generator().manual_seed(seed)
     dataset = Photographs(source.path, recipes.pil() if variant == "pil" else recipes.tensor())
-    return _First(
-        DataLoader(dataset, IMAGE_BATCH, shuffle=True, num_workers=threads, generator=generator)
-    )
+    return _First(DataLoader(dataset, IMAGE_BATCH, shuffle=True, num_workers=threads, generator=generator))
 
 
 def startup(source: Source, threads: int, seed: int, variant: str = "map"):
@@ -150,9 +150,7 @@ class _InMemory:
         sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(self.seed))
         # The batch sampler is given as the batch sampler, so that fetching goes through __getitems__.
         batches = BatchSampler(sampler, TABULAR_BATCH, drop_last=False)
-        yield from DataLoader(
-            dataset, batch_sampler=batches, num_workers=self.threads, collate_fn=_as_is
-        )
+        yield from DataLoader(dataset, batch_sampler=batches, num_workers=self.threads, collate_fn=_as_is)
 
 
 def _as_is(batch):

@@ -7,6 +7,7 @@ without guessing by name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -88,10 +89,8 @@ def end_descendants(root: int, grace: float = 3.0) -> list[int]:
         for pid in alive:
             if late or pid not in asked:
                 asked.append(pid)
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-                except ProcessLookupError:
-                    pass
         time.sleep(0.05)
 
 

@@ -37,7 +37,8 @@ def main() -> int:
     jobs, fields = bench(options, cpus)
     if options.json_out:
         details = [{"label": j.label, "spec": j.spec, "results": j.results, "failures": j.failures} for j in jobs]
-        Path(options.json_out).write_text(json.dumps({"line": fields, "about": about, "jobs": details}, indent=1) + "\n")
+        record = {"line": fields, "about": about, "jobs": details}
+        Path(options.json_out).write_text(json.dumps(record, indent=1) + "\n")
     print(f"{about['date']}, {about['cpu']}, {len(cpus)} CPUs, {about['rounds']} rounds, {about['system']}")
     print(", ".join(f"{name} {version}" for name, version in about["versions"].items() if version))
     print(report.line(fields), flush=True)
@@ -51,8 +52,8 @@ def images(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dic
     source = warm if options.quick else data.photographs(cache, data.PHOTOS)
     jobs = _jobs(options, cpus, "throughput", source, warm)
     run_rounds(list(jobs.values()), options.rounds, options.timeout)
-    _print(jobs, lambda r: r["rows"] / r["wall"], "img/s", lambda r: 1_000 * r["cpu"] / r["rows"], "CPU s / 1,000 images")
-    value = {e.name: _middle(j, lambda r: r["rows"] / r["wall"]) for e, j in jobs.items()}
+    _print(jobs, _rate, "img/s", lambda r: 1_000 * r["cpu"] / r["rows"], "CPU s / 1,000 images")
+    value = {e.name: _middle(j, _rate) for e, j in jobs.items()}
     return list(jobs.values()), {
         "bench": "images",
         "unit": "img/s",
@@ -69,11 +70,11 @@ def tabular(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], di
     source = warm if options.quick else data.flights(cache, data.FLIGHT_FILES, data.FLIGHTS_PER_FILE)
     jobs = _jobs(options, cpus, "throughput", source, warm)
     run_rounds(list(jobs.values()), options.rounds, options.timeout)
-    _print(jobs, lambda r: r["rows"] / r["wall"], "rows/s", lambda r: 1e6 * r["cpu"] / r["rows"], "CPU s / million rows")
+    _print(jobs, _rate, "rows/s", lambda r: 1e6 * r["cpu"] / r["rows"], "CPU s / million rows")
     ours: dict[str, Any] = {}
     peers: dict[str, dict[str, Any]] = {"shuffled": {}, "file": {}}
     for entry, job in jobs.items():
-        value = _middle(job, lambda r: r["rows"] / r["wall"])
+        value = _middle(job, _rate)
         if entry.module == "peer_forebay":
             ours[entry.order] = value
         else:
@@ -176,6 +177,10 @@ def _job(
 def _print(jobs: dict[Entry, Job], figure: Any, unit: str, cpu: Any, cpu_unit: str) -> None:
     notes = {job.label: entry.note for entry, job in jobs.items()}
     print(report.table(list(jobs.values()), figure, unit, cpu, cpu_unit, notes))
+
+
+def _rate(result: dict[str, Any]) -> float:
+    return result["rows"] / result["wall"]
 
 
 def _middle(job: Job, figure: Any) -> float | None:
