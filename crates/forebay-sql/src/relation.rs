@@ -288,7 +288,17 @@ impl Segment {
     /// place and the first such row, counted within the batch: [`Error::map_row`] turns it into the
     /// row of the file.
     pub fn apply(&self, batch: &RecordBatch) -> Result<Applied> {
-        self.program.apply(batch)
+        let mut result = self.program.apply(batch);
+        // An expression fails at its first bad row, but one further on in the program may fail at
+        // an earlier row: that one comes first however the rows are cut into batches.
+        while let Err(error) = &result {
+            let Some(before) = rows_before(error, batch) else { break };
+            match self.program.apply(&before) {
+                Ok(_) => break,
+                earlier => result = earlier,
+            }
+        }
+        result
     }
 }
 
@@ -303,38 +313,43 @@ impl Cursor {
     /// Applies the relation to the next batch.
     ///
     /// # Errors
-    /// As [`Segment::apply`].
+    /// As [`Segment::apply`]. A row behind the last one that a limit lets through is no error, even
+    /// where it sits in the same batch.
     pub fn push(&mut self, batch: &RecordBatch) -> Result<Applied> {
+        let left = self.left.clone();
+        let mut result = self.run(batch);
+        while let Err(error) = &result {
+            let Some(before) = rows_before(error, batch) else { break };
+            self.left.clone_from(&left);
+            match self.run(&before) {
+                Ok(applied) if self.is_done() => return Ok(applied),
+                Ok(_) => break,
+                earlier => result = earlier,
+            }
+        }
+        result
+    }
+
+    fn run(&mut self, batch: &RecordBatch) -> Result<Applied> {
         let mut batch = batch.clone();
         let mut kept: Option<UInt32Array> = None;
         for (segment, left) in self.relation.segments.iter().zip(&mut self.left) {
-            // A limit on its own: rows beyond it need not be looked at.
-            if let Some(n) = *left
-                && !segment.program.has_filter()
-                && (batch.num_rows() as u64) > n
-            {
-                kept = Some(match kept {
-                    Some(k) => k.slice(0, n as usize),
-                    None => UInt32Array::from_iter_values(0..n as u32),
-                });
-                batch = batch.slice(0, n as usize);
-            }
             let rows_in = batch.num_rows();
             let mut applied = segment.apply(&batch).map_err(|e| {
                 e.map_row(|row| {
-                    kept.as_ref()
-                        .and_then(|k| k.values().get(row as usize))
-                        .map_or(row, |r| u64::from(*r))
+                    let before = kept.as_ref().and_then(|k| k.values().get(row as usize));
+                    before.map_or(row, |r| u64::from(*r))
                 })
             })?;
             if let Some(n) = left {
                 let rows = applied.batch.num_rows() as u64;
                 if rows > *n {
-                    applied.batch = applied.batch.slice(0, *n as usize);
-                    let all = applied
-                        .kept
-                        .unwrap_or_else(|| UInt32Array::from_iter_values(0..rows_in as u32));
-                    applied.kept = Some(all.slice(0, *n as usize));
+                    let n = *n as usize;
+                    applied.batch = applied.batch.slice(0, n);
+                    let all = applied.kept;
+                    let all =
+                        all.unwrap_or_else(|| UInt32Array::from_iter_values(0..rows_in as u32));
+                    applied.kept = Some(all.slice(0, n));
                 }
                 *n -= rows.min(*n);
             }
@@ -578,6 +593,12 @@ impl Compiler {
         );
         Ok(())
     }
+}
+
+/// The rows of a batch before the one that an error names.
+fn rows_before(error: &Error, batch: &RecordBatch) -> Option<RecordBatch> {
+    let row = usize::try_from(error.location().row?).ok()?;
+    (row < batch.num_rows()).then(|| batch.slice(0, row))
 }
 
 /// Filters an array of row numbers by a mask of the same length.
