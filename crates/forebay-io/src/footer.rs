@@ -54,13 +54,21 @@ pub(crate) async fn read(listed: &Listed) -> Result<Footer> {
             let mut wanted = size.saturating_sub(TAIL)..size;
             let mut held: Vec<(Range<u64>, Bytes)> = Vec::new();
             for _ in 0..ROUNDS {
-                let bytes =
-                    remote::read_ranges(bucket, path, uri, &listed.pin, std::slice::from_ref(&wanted)).await?;
+                let bytes = remote::read_ranges(
+                    bucket,
+                    path,
+                    uri,
+                    &listed.pin,
+                    std::slice::from_ref(&wanted),
+                )
+                .await?;
                 held.extend(bytes.into_iter().map(|b| (wanted.clone(), b)));
                 let total: usize = held.iter().map(|(_, b)| b.len()).sum();
                 let step = if total > DECODE_INLINE {
                     let (held, pin, uri) = (held.clone(), listed.pin.clone(), Arc::clone(uri));
-                    tokio::task::spawn_blocking(move || decode(&held, &pin, &uri)).await.map_err(lost)??
+                    tokio::task::spawn_blocking(move || decode(&held, &pin, &uri))
+                        .await
+                        .map_err(lost)??
                 } else {
                     decode(&held, &listed.pin, uri)?
                 };
@@ -94,7 +102,8 @@ pub(crate) fn read_local(listed: &Listed) -> Result<Footer> {
     let mut held: Vec<(Range<u64>, Bytes)> = Vec::new();
     let never = AtomicBool::new(false);
     for _ in 0..ROUNDS {
-        let bytes = local::read_ranges(path, uri, &listed.pin, std::slice::from_ref(&wanted), &never)?;
+        let bytes =
+            local::read_ranges(path, uri, &listed.pin, std::slice::from_ref(&wanted), &never)?;
         held.extend(bytes.into_iter().map(|b| (wanted.clone(), b)));
         match decode(&held, &listed.pin, uri)? {
             Step::Done(footer) => return Ok(*footer),
@@ -181,15 +190,23 @@ fn check_magic(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Resul
     }
     let head = held.iter().find(|(r, _)| r.start == 0).map(|(_, b)| &b[..]);
     let (what, hint) = match head {
-        Some(h) if h.starts_with(b"PAR1") => {
-            ("is truncated: it starts as a Parquet file and its end is missing", "copy or write it again")
+        Some(h) if h.starts_with(b"PAR1") => (
+            "is truncated: it starts as a Parquet file and its end is missing",
+            "copy or write it again",
+        ),
+        Some(h) if h.starts_with(b"ARROW1") => (
+            "is not a Parquet file but an Arrow IPC file",
+            "convert it, e.g. with pyarrow.parquet.write_table",
+        ),
+        Some(h) if h.starts_with(b"\x1f\x8b") => {
+            ("is not a Parquet file but gzip data", "unpack it first")
         }
-        Some(h) if h.starts_with(b"ARROW1") => {
-            ("is not a Parquet file but an Arrow IPC file", "convert it, e.g. with pyarrow.parquet.write_table")
+        Some(h) if h.starts_with(b"PK\x03\x04") => {
+            ("is not a Parquet file but a zip archive", "unpack it first")
         }
-        Some(h) if h.starts_with(b"\x1f\x8b") => ("is not a Parquet file but gzip data", "unpack it first"),
-        Some(h) if h.starts_with(b"PK\x03\x04") => ("is not a Parquet file but a zip archive", "unpack it first"),
-        Some(_) => ("is not a Parquet file", "name only Parquet files, e.g. with a glob such as *.parquet"),
+        Some(_) => {
+            ("is not a Parquet file", "name only Parquet files, e.g. with a glob such as *.parquet")
+        }
         // Too large to have been read whole.
         None => (
             "is not a Parquet file, or is truncated: its last bytes are not a Parquet footer",

@@ -91,7 +91,11 @@ fn empty_folder(uri: &str, others: &[String]) -> Error {
         [] => format!("the folder {uri} is empty"),
         [one] => format!("the folder {uri} holds no Parquet files, only {one}"),
         many => {
-            format!("the folder {uri} holds no Parquet files, only {} others such as {}", many.len(), many[0])
+            format!(
+                "the folder {uri} holds no Parquet files, only {} others such as {}",
+                many.len(),
+                many[0]
+            )
         }
     };
     Error::new(ErrorKind::NotFound, message).with_hint(
@@ -105,6 +109,3 @@ fn empty_glob(uri: &str) -> Error {
         "`*` and `?` match within a name, `**` across folders; names that start with _ or . never match",
     )
 }
-
-#[cfg(test)]
-mod tests;

@@ -53,12 +53,15 @@ impl Manifest {
                 "if it was written by hand or damaged, remove it; the folder is then read by its file names",
             )
         };
-        let manifest: Self =
-            serde_json::from_slice(bytes).map_err(|e| bad("cannot be read".to_owned()).with_source(e))?;
+        let manifest: Self = serde_json::from_slice(bytes)
+            .map_err(|e| bad("cannot be read".to_owned()).with_source(e))?;
         if manifest.format > FORMAT {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("the manifest has format {}, this build reads up to {FORMAT}", manifest.format),
+                format!(
+                    "the manifest has format {}, this build reads up to {FORMAT}",
+                    manifest.format
+                ),
             )
             .in_file(uri)
             .with_hint("use a newer Forebay"));
@@ -66,9 +69,15 @@ impl Manifest {
         for entry in &manifest.files {
             // A manifest is data: it must not point out of its folder.
             let inside = !entry.path.is_empty()
-                && entry.path.split('/').all(|p| !matches!(p, "" | "." | "..") && !p.contains('\0'));
+                && entry
+                    .path
+                    .split('/')
+                    .all(|p| !matches!(p, "" | "." | "..") && !p.contains('\0'));
             if !inside {
-                return Err(bad(format!("lists {:?}, which is not a path inside its folder", entry.path)));
+                return Err(bad(format!(
+                    "lists {:?}, which is not a path inside its folder",
+                    entry.path
+                )));
             }
         }
         Ok(manifest)
@@ -85,11 +94,14 @@ impl Manifest {
 
 /// The error of a file that the manifest lists and the folder does not hold.
 pub(crate) fn missing(folder: &str, path: &str, present: &[&str]) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{folder} lists {path:?} in its manifest, and it is missing"))
-        .with_hint(match suggest::nearest(path, present.iter().copied()) {
-            Some(near) => format!("was it renamed to {near:?}?"),
-            None => "restore the file, or write the folder again with mode overwrite".to_owned(),
-        })
+    Error::new(
+        ErrorKind::NotFound,
+        format!("{folder} lists {path:?} in its manifest, and it is missing"),
+    )
+    .with_hint(match suggest::nearest(path, present.iter().copied()) {
+        Some(near) => format!("was it renamed to {near:?}?"),
+        None => "restore the file, or write the folder again with mode overwrite".to_owned(),
+    })
 }
 
 /// The error of a file whose size is not what the manifest says.
@@ -121,7 +133,10 @@ mod tests {
             assert_eq!(e.kind(), ErrorKind::Corrupt, "{path}");
         }
         let newer = Manifest { format: 99, ..m };
-        assert_eq!(Manifest::parse(&newer.to_bytes().unwrap(), "m").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(
+            Manifest::parse(&newer.to_bytes().unwrap(), "m").unwrap_err().kind(),
+            ErrorKind::Unsupported
+        );
         assert_eq!(Manifest::parse(b"{", "m").unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

@@ -141,7 +141,11 @@ impl BlockReader {
     pub fn with_views(self, columns: &[String]) -> Self {
         let views: Arc<[String]> = columns
             .iter()
-            .filter(|c| self.schema.column_with_name(c).is_some_and(|(_, f)| view_of(f.data_type()).is_some()))
+            .filter(|c| {
+                self.schema
+                    .column_with_name(c)
+                    .is_some_and(|(_, f)| view_of(f.data_type()).is_some())
+            })
             .cloned()
             .collect();
         let fields: Vec<FieldRef> = self
@@ -149,7 +153,9 @@ impl BlockReader {
             .fields()
             .iter()
             .map(|f| match view_of(f.data_type()) {
-                Some(view) if views.contains(f.name()) => Arc::new(f.as_ref().clone().with_data_type(view)),
+                Some(view) if views.contains(f.name()) => {
+                    Arc::new(f.as_ref().clone().with_data_type(view))
+                }
                 _ => Arc::clone(f),
             })
             .collect();
@@ -195,7 +201,8 @@ impl BlockReader {
             .map(|r| crate::dataset::column_bytes(&file.schema, &file.metadata, group, *r, rows))
             .fold(0, u64::saturating_add);
         // Columns that are made rather than read: at least their offsets or numbers.
-        let made = plan.columns.iter().filter(|c| !matches!(c, ColumnSource::File(_))).count() as u64;
+        let made =
+            plan.columns.iter().filter(|c| !matches!(c, ColumnSource::File(_))).count() as u64;
         stored.saturating_add(made.saturating_mul(8).saturating_mul(rows))
     }
 
@@ -217,9 +224,9 @@ impl BlockReader {
         let pieces = if wanted.is_empty() {
             Vec::new()
         } else {
-            read(file, wanted).await.map_err(|e| {
-                e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group)
-            })?
+            read(file, wanted)
+                .await
+                .map_err(|e| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group))?
         };
         Ok(Fetched { block: number, selection, rows: count, pieces })
     }
@@ -254,9 +261,8 @@ impl BlockReader {
     }
 
     fn make_plan(&self, file: &DataFile) -> Result<FilePlan> {
-        let viewed = |f: &Field| {
-            self.views.contains(f.name()).then(|| view_of(f.data_type())).flatten()
-        };
+        let viewed =
+            |f: &Field| self.views.contains(f.name()).then(|| view_of(f.data_type())).flatten();
         let mut options = ArrowReaderOptions::new();
         if file.schema.fields().iter().any(|f| viewed(f).is_some()) {
             let fields: Vec<FieldRef> = file
@@ -268,8 +274,10 @@ impl BlockReader {
                     None => Arc::clone(f),
                 })
                 .collect();
-            options = options
-                .with_schema(Arc::new(Schema::new_with_metadata(fields, file.schema.metadata().clone())));
+            options = options.with_schema(Arc::new(Schema::new_with_metadata(
+                fields,
+                file.schema.metadata().clone(),
+            )));
         }
         let reader = ArrowReaderMetadata::try_new(Arc::clone(&file.metadata), options)
             .map_err(|e| parse_error(e, &file.uri, "its schema cannot be read"))?;
@@ -312,7 +320,11 @@ fn view_of(t: &DataType) -> Option<DataType> {
 }
 
 /// The rows of the row group that are wanted; `None` is every row of it.
-fn block_selection(block: &Block, file: &DataFile, rows: Option<&Selection>) -> Result<Option<RowSelection>> {
+fn block_selection(
+    block: &Block,
+    file: &DataFile,
+    rows: Option<&Selection>,
+) -> Result<Option<RowSelection>> {
     use parquet::arrow::arrow_reader::RowSelector;
     let all = file.metadata.row_group(block.row_group).num_rows().max(0) as u64;
     let run = |n: u64, skip: bool| {
@@ -337,7 +349,9 @@ fn block_selection(block: &Block, file: &DataFile, rows: Option<&Selection>) -> 
         }
     };
     Ok(Some(
-        [run(block.rows.start, true), within, run(all - block.rows.end, true)].into_iter().collect(),
+        [run(block.rows.start, true), within, run(all - block.rows.end, true)]
+            .into_iter()
+            .collect(),
     ))
 }
 
@@ -357,7 +371,8 @@ async fn read(file: &DataFile, wanted: Vec<std::ops::Range<u64>>) -> Result<Vec<
             remote::read_ranges(bucket, path, &file.uri, &file.pin, &wanted).await?
         }
         FilePlace::Local(path) => {
-            let shared = Arc::new((path.clone(), Arc::clone(&file.uri), file.pin.clone(), wanted.clone()));
+            let shared =
+                Arc::new((path.clone(), Arc::clone(&file.uri), file.pin.clone(), wanted.clone()));
             let stop = StopOnDrop(Arc::default());
             remote::retrying(|| {
                 let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop.0));

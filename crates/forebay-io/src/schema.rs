@@ -52,7 +52,13 @@ pub(crate) fn unify(files: &[(Arc<str>, SchemaRef)]) -> Result<SchemaRef> {
                         continue;
                     }
                     let Some(merged) = unify_field(have, field) else {
-                        return Err(mismatch(field.name(), have.data_type(), from, field.data_type(), uri));
+                        return Err(mismatch(
+                            field.name(),
+                            have.data_type(),
+                            from,
+                            field.data_type(),
+                            uri,
+                        ));
                     };
                     *have = Arc::new(merged);
                 }
@@ -82,7 +88,11 @@ fn check_names(uri: &Arc<str>, schema: &Schema) -> Result<()> {
         if !seen.insert(field.name()) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{} columns have the name {:?}", schema.fields().iter().filter(|f| f.name() == field.name()).count(), field.name()),
+                format!(
+                    "{} columns have the name {:?}",
+                    schema.fields().iter().filter(|f| f.name() == field.name()).count(),
+                    field.name()
+                ),
             )
             .in_file(Arc::clone(uri))
             .with_hint("columns are found by name; write the file again with names of their own"));
@@ -174,12 +184,13 @@ pub(crate) fn unify_type(a: &DataType, b: &DataType) -> Option<DataType> {
             Some(T::Dictionary(Box::new(key), Box::new(unify_type(va, vb)?)))
         }
         (T::Dictionary(_, v), other) | (other, T::Dictionary(_, v)) => unify_type(v, other),
-        (T::Decimal128(pa, sa), T::Decimal128(pb, sb)) if sa == sb => Some(T::Decimal128(*pa.max(pb), *sa)),
-        (T::Decimal128(pa, sa) | T::Decimal256(pa, sa), T::Decimal128(pb, sb) | T::Decimal256(pb, sb))
-            if sa == sb =>
-        {
-            Some(T::Decimal256(*pa.max(pb), *sa))
+        (T::Decimal128(pa, sa), T::Decimal128(pb, sb)) if sa == sb => {
+            Some(T::Decimal128(*pa.max(pb), *sa))
         }
+        (
+            T::Decimal128(pa, sa) | T::Decimal256(pa, sa),
+            T::Decimal128(pb, sb) | T::Decimal256(pb, sb),
+        ) if sa == sb => Some(T::Decimal256(*pa.max(pb), *sa)),
         (T::List(x), T::List(y)) => Some(T::List(Arc::new(unify_field(x, y)?))),
         (T::List(x) | T::LargeList(x), T::List(y) | T::LargeList(y)) => {
             Some(T::LargeList(Arc::new(unify_field(x, y)?)))
@@ -189,7 +200,9 @@ pub(crate) fn unify_type(a: &DataType, b: &DataType) -> Option<DataType> {
         }
         (T::Map(x, s), T::Map(y, t)) if s == t => {
             // The entries' own names vary between writers (`key_value`, `entries`); positions count.
-            let (T::Struct(xs), T::Struct(ys)) = (x.data_type(), y.data_type()) else { return None };
+            let (T::Struct(xs), T::Struct(ys)) = (x.data_type(), y.data_type()) else {
+                return None;
+            };
             let [kx, vx] = &xs[..] else { return None };
             let [ky, vy] = &ys[..] else { return None };
             let key = Field::new(kx.name(), unify_type(kx.data_type(), ky.data_type())?, false);
@@ -321,10 +334,17 @@ mod tests {
 
     #[test]
     fn t9_nullability_is_unified_and_t8_missing_columns_become_nullable() {
-        let a = Schema::new(vec![Field::new("x", DataType::Int64, false), Field::new("a", DataType::Utf8, false)]);
-        let b = Schema::new(vec![Field::new("x", DataType::Int64, true), Field::new("b", DataType::Utf8, false)]);
+        let a = Schema::new(vec![
+            Field::new("x", DataType::Int64, false),
+            Field::new("a", DataType::Utf8, false),
+        ]);
+        let b = Schema::new(vec![
+            Field::new("x", DataType::Int64, true),
+            Field::new("b", DataType::Utf8, false),
+        ]);
         let s = unify(&files(vec![a, b])).unwrap();
-        let shown: Vec<_> = s.fields().iter().map(|f| (f.name().as_str(), f.is_nullable())).collect();
+        let shown: Vec<_> =
+            s.fields().iter().map(|f| (f.name().as_str(), f.is_nullable())).collect();
         assert_eq!(shown, [("x", true), ("a", true), ("b", true)]);
     }
 

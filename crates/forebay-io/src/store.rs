@@ -91,8 +91,7 @@ pub(crate) fn resolve(uri: &str, options: &StorageOptions) -> Result<Place> {
     };
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
     let root = format!("{scheme}://{authority}");
-    let registered =
-        REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).get(&root).cloned();
+    let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).get(&root).cloned();
     if let Some(store) = registered {
         return Ok(Place::Remote {
             bucket: Bucket { store, root: root.into() },

@@ -137,7 +137,9 @@ impl ParquetWriter {
                 let (uri, run) = (sink.uri.trim_end_matches('/').to_owned(), run.clone());
                 tokio::task::spawn_blocking(move || local::LocalTarget::create(path, uri, &run))
                     .await
-                    .map_err(|e| Error::internal("making the staging folder failed").with_source(e))?
+                    .map_err(|e| {
+                        Error::internal("making the staging folder failed").with_source(e)
+                    })?
                     .map(|(t, m)| (Target::Local(t), m))?
             }
             Place::Remote { bucket, key } => {
@@ -168,7 +170,12 @@ impl ParquetWriter {
         Ok(this)
     }
 
-    async fn check_mode(&self, sink: &ParquetSink, schema: &SchemaRef, existing: &[Listed]) -> Result<()> {
+    async fn check_mode(
+        &self,
+        sink: &ParquetSink,
+        schema: &SchemaRef,
+        existing: &[Listed],
+    ) -> Result<()> {
         let holds = self.before.manifest.is_some() || !self.before.entries.is_empty();
         match sink.mode {
             WriteMode::Error if holds => {
@@ -300,14 +307,21 @@ async fn existing(sink: &ParquetSink) -> Result<Vec<Listed>> {
         Ok(files) => Ok(files),
         // Nothing there yet. A missing bucket is found by the first request that writes; its error
         // names the bucket, which a listing's would as well.
-        Err(e) if e.kind() == ErrorKind::NotFound && !e.message().contains("manifest") && !e.message().contains("bucket s3") => {
+        Err(e)
+            if e.kind() == ErrorKind::NotFound
+                && !e.message().contains("manifest")
+                && !e.message().contains("bucket s3") =>
+        {
             Ok(Vec::new())
         }
-        Err(e) if e.kind() == ErrorKind::NotFound && e.message().ends_with("is empty") => Ok(Vec::new()),
+        Err(e) if e.kind() == ErrorKind::NotFound && e.message().ends_with("is empty") => {
+            Ok(Vec::new())
+        }
         // A damaged dataset may be replaced; anything else must not be hidden.
-        Err(e) if sink.mode == WriteMode::Overwrite
-            && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Changed)
-            && e.message().contains("manifest") =>
+        Err(e)
+            if sink.mode == WriteMode::Overwrite
+                && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Changed)
+                && e.message().contains("manifest") =>
         {
             Ok(Vec::new())
         }

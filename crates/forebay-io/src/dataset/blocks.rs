@@ -50,7 +50,9 @@ fn fixed_width(t: &DataType) -> Option<u64> {
     match t {
         DataType::Null => Some(0),
         DataType::FixedSizeBinary(n) => u64::try_from(*n).ok(),
-        DataType::FixedSizeList(f, n) => Some(fixed_width(f.data_type())? * u64::try_from(*n).ok()?),
+        DataType::FixedSizeList(f, n) => {
+            Some(fixed_width(f.data_type())? * u64::try_from(*n).ok()?)
+        }
         // One bit each, counted as a byte when it is not a whole column: see `column_bytes`.
         DataType::Boolean => Some(1),
         t => t.primitive_width().map(|w| w as u64),
@@ -134,7 +136,12 @@ pub(super) fn cut(files: &[Arc<DataFile>]) -> Vec<Block> {
 }
 
 /// Where a row group with a page index is cut, without 0 and its end; `None` without a page index.
-fn page_cuts(metadata: &ParquetMetaData, row_group: usize, rows: u64, bytes: u64) -> Option<Vec<u64>> {
+fn page_cuts(
+    metadata: &ParquetMetaData,
+    row_group: usize,
+    rows: u64,
+    bytes: u64,
+) -> Option<Vec<u64>> {
     let index = metadata.offset_index()?.get(row_group)?;
     let group = metadata.row_group(row_group);
     if index.len() != group.num_columns() || index.is_empty() {

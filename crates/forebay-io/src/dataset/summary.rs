@@ -102,9 +102,9 @@ impl Dataset {
                     if !entry.codecs.contains(&codec) {
                         entry.codecs.push(codec);
                     }
-                    entry.dictionary |= column
-                        .encodings()
-                        .any(|e| matches!(e, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY));
+                    entry.dictionary |= column.encodings().any(|e| {
+                        matches!(e, Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY)
+                    });
                 }
             }
         }

@@ -32,11 +32,14 @@ pub(super) fn list(written: &str, path: &Path, prefix: &'static str) -> Result<V
         // A name that exists wins over its reading as a pattern.
         Err(_) if is_pattern(&text) => {
             let pattern = Pattern::new(&text)?;
-            let root = if pattern.root.is_empty() { Path::new(".") } else { Path::new(&pattern.root) };
+            let root =
+                if pattern.root.is_empty() { Path::new(".") } else { Path::new(&pattern.root) };
             match fs::metadata(root) {
                 Ok(meta) if meta.is_dir() => {}
                 Ok(_) => return Err(empty_glob(written)),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(missing(&pattern.root, root)),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    return Err(missing(&pattern.root, root));
+                }
                 Err(e) => return Err(file_error(e, "read", &pattern.root)),
             }
             let shown = format!("{prefix}{}", pattern.root);
@@ -70,14 +73,22 @@ fn missing(written: &str, path: &Path) -> Error {
         let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         if folder.is_dir() {
             let names: Vec<String> = fs::read_dir(folder)
-                .map(|d| d.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+                .map(|d| {
+                    d.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+                })
                 .unwrap_or_default();
             let name = name_of(at);
             let shown = folder.display();
             return match suggest::nearest(&name, names.iter().map(String::as_str)) {
-                Some(near) => error.with_hint(format!("did you mean {:?}?", folder.join(near).display().to_string().trim_start_matches("./"))),
-                None if at == path => error.with_hint(format!("the folder {shown} exists and has no such name")),
-                None => error.with_hint(format!("the folder {shown} exists, and {name:?} in it does not")),
+                Some(near) => error.with_hint(format!(
+                    "did you mean {:?}?",
+                    folder.join(near).display().to_string().trim_start_matches("./")
+                )),
+                None if at == path => {
+                    error.with_hint(format!("the folder {shown} exists and has no such name"))
+                }
+                None => error
+                    .with_hint(format!("the folder {shown} exists, and {name:?} in it does not")),
             };
         }
         at = parent;
@@ -136,7 +147,8 @@ impl Walk {
             if hidden(&name) {
                 continue;
             }
-            let relative = if relative.is_empty() { name.clone() } else { format!("{relative}/{name}") };
+            let relative =
+                if relative.is_empty() { name.clone() } else { format!("{relative}/{name}") };
             let child = entry.path();
             let uri = join_shown(shown, &relative);
             // Follows links: datasets are often folders of links.
@@ -144,9 +156,13 @@ impl Walk {
                 Ok(meta) => meta,
                 // A dangling link, or a file that went while we looked: named only if it would be data.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                    let wanted = pattern.map_or_else(|| parquet_name(&name), |p| p.matches(&relative));
+                    let wanted =
+                        pattern.map_or_else(|| parquet_name(&name), |p| p.matches(&relative));
                     if wanted && fs::symlink_metadata(&child).is_ok() {
-                        return Err(Error::new(ErrorKind::NotFound, format!("{uri} is a link to a file that does not exist")));
+                        return Err(Error::new(
+                            ErrorKind::NotFound,
+                            format!("{uri} is a link to a file that does not exist"),
+                        ));
                     }
                     continue;
                 }
@@ -180,7 +196,12 @@ impl Walk {
         let uri = join_shown(shown, relative);
         let bytes = match fs::read(&at) {
             Ok(bytes) => bytes,
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
                 return Ok(false);
             }
             Err(e) => return Err(file_error(e, "read", &format!("{uri}/{}", manifest::PATH))),
@@ -189,7 +210,11 @@ impl Walk {
         self.manifest = true;
         for entry in &found.files {
             let child: PathBuf = path.join(&entry.path);
-            let below = if relative.is_empty() { entry.path.clone() } else { format!("{relative}/{}", entry.path) };
+            let below = if relative.is_empty() {
+                entry.path.clone()
+            } else {
+                format!("{relative}/{}", entry.path)
+            };
             let file_uri = join_shown(shown, &below);
             let meta = match fs::metadata(&child) {
                 Ok(meta) => meta,

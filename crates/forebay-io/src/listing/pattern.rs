@@ -91,7 +91,12 @@ mod tests {
         let p = Pattern::new("/d/y=*/m=[01]?/*.parquet").unwrap();
         assert_eq!(p.root, "/d");
         assert!(p.matches("y=2013/m=01/a.parquet") && !p.matches("y=2013/m=21/a.parquet"));
-        assert!(p.may_hold("y=1") && p.may_hold("y=1/m=12") && !p.may_hold("z=1") && !p.may_hold("y=1/m=12/deep"));
+        assert!(
+            p.may_hold("y=1")
+                && p.may_hold("y=1/m=12")
+                && !p.may_hold("z=1")
+                && !p.may_hold("y=1/m=12/deep")
+        );
         let p = Pattern::new("**/*.parquet").unwrap();
         assert_eq!(p.root, "");
         assert!(p.matches("a.parquet") && p.matches("a/b/c.parquet") && p.may_hold("a/b/c"));

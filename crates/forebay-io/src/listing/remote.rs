@@ -35,7 +35,11 @@ pub(super) async fn list(bucket: &Bucket, key: &str) -> Result<Vec<Listed>> {
     }
     let found = below(bucket, key).await?;
     if found.is_empty() {
-        if !looks_like_file && !key.is_empty() && !key.ends_with('/') && let Some(found) = single(bucket, key).await? {
+        if !looks_like_file
+            && !key.is_empty()
+            && !key.ends_with('/')
+            && let Some(found) = single(bucket, key).await?
+        {
             return Ok(vec![found]);
         }
         return Err(missing(bucket, key, &written).await);
@@ -112,11 +116,16 @@ async fn folder(
             continue;
         }
         taken.push(owner);
-        let at = Path::parse(format!("{}/{owner}{}", key.trim_matches('/'), manifest::PATH).trim_start_matches('/'))
-            .map_err(|e| Error::internal("a listed key cannot be parsed").with_source(e))?;
+        let at = Path::parse(
+            format!("{}/{owner}{}", key.trim_matches('/'), manifest::PATH).trim_start_matches('/'),
+        )
+        .map_err(|e| Error::internal("a listed key cannot be parsed").with_source(e))?;
         let uri = bucket.uri(&at);
         let Some((bytes, _)) = read_small(bucket, &at).await? else {
-            return Err(Error::new(ErrorKind::Changed, format!("{uri} was removed while it was read")));
+            return Err(Error::new(
+                ErrorKind::Changed,
+                format!("{uri} was removed while it was read"),
+            ));
         };
         for entry in Manifest::parse(&bytes, &uri)?.files {
             let relative = format!("{owner}{}", entry.path);

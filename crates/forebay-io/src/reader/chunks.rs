@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::buf::{Buf, Reader};
 use bytes::Bytes;
+use bytes::buf::{Buf, Reader};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 

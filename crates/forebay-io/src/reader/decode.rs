@@ -31,7 +31,10 @@ enum Failure {
     Overflow,
     Parquet(ParquetError),
     Panic(String),
-    Rows { found: u64, promised: u64 },
+    Rows {
+        found: u64,
+        promised: u64,
+    },
 }
 
 impl From<ParquetError> for Failure {
@@ -63,7 +66,8 @@ pub(super) fn decode(
     }
 
     let held = fetched.bytes();
-    let mut at_once = batch_rows(reader.batch_bytes, rows, largest_variable(reader, plan, block, file, rows));
+    let mut at_once =
+        batch_rows(reader.batch_bytes, rows, largest_variable(reader, plan, block, file, rows));
     // Whether the batches are to be joined again at the end.
     let mut join = false;
     let decoded = reader.decoded_bytes(plan, block, file, rows);
@@ -121,9 +125,10 @@ fn largest_variable(
         .iter()
         .filter(|leaf| {
             let root = descr.get_column_root_idx(**leaf);
-            file.schema.fields().get(root).is_some_and(|f| {
-                narrow_offsets(f) && !(reader.views.contains(f.name()))
-            })
+            file.schema
+                .fields()
+                .get(root)
+                .is_some_and(|f| narrow_offsets(f) && !(reader.views.contains(f.name())))
         })
         .map(|leaf| {
             let column = group.column(*leaf);
@@ -162,10 +167,11 @@ fn run(
     // (plan, file, fetched) is only read, and holds no interior mutability but reference counts.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let chunks = Chunks::new(&fetched.pieces, file.size);
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, plan.reader.clone())
-            .with_row_groups(vec![block.row_group])
-            .with_projection(mask.clone())
-            .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));
+        let mut builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, plan.reader.clone())
+                .with_row_groups(vec![block.row_group])
+                .with_projection(mask.clone())
+                .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));
         if let Some(selection) = &fetched.selection {
             builder = builder.with_row_selection(selection.clone());
         }
@@ -195,7 +201,11 @@ fn run(
                 .cloned()
                 .or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()))
                 .unwrap_or_default();
-            if text.contains("index overflow") { Err(Failure::Overflow) } else { Err(Failure::Panic(text)) }
+            if text.contains("index overflow") {
+                Err(Failure::Overflow)
+            } else {
+                Err(Failure::Panic(text))
+            }
         }
     }
 }
@@ -236,7 +246,10 @@ fn explain(failure: Failure, file: &DataFile) -> Error {
         .with_hint("store the column as large_string or large_binary"),
         Failure::Rows { found, promised } => Error::new(
             ErrorKind::Corrupt,
-            format!("{} is damaged: {promised} rows are promised, and the pages hold {found}", file.uri),
+            format!(
+                "{} is damaged: {promised} rows are promised, and the pages hold {found}",
+                file.uri
+            ),
         ),
         Failure::Panic(text) => Error::new(
             ErrorKind::Corrupt,
@@ -270,13 +283,16 @@ fn assemble(
                     .with_source(e)
                 })?
             }
-            ColumnSource::Partition(value) => partition_array(value.as_deref(), field.data_type(), rows)?,
+            ColumnSource::Partition(value) => {
+                partition_array(value.as_deref(), field.data_type(), rows)?
+            }
             ColumnSource::Missing => new_null_array(field.data_type(), rows),
         });
     }
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(reader.schema(), columns, &options).map_err(|e| {
-        Error::new(ErrorKind::Corrupt, "the columns of a row group do not fit together").with_source(e)
+        Error::new(ErrorKind::Corrupt, "the columns of a row group do not fit together")
+            .with_source(e)
     })
 }
 
@@ -288,7 +304,9 @@ mod tests {
     #[test]
     fn t4_no_batch_of_a_large_column_passes_the_limit() {
         const GIB: u64 = 1 << 30;
-        for (rows, bytes) in [(3_000u64, 3 * GIB), (1_000_000, 40 * GIB), (7, 6 * GIB), (1, 5 * GIB), (10, 0)] {
+        for (rows, bytes) in
+            [(3_000u64, 3 * GIB), (1_000_000, 40 * GIB), (7, 6 * GIB), (1, 5 * GIB), (10, 0)]
+        {
             let at_once = batch_rows(GIB, rows, bytes);
             assert!(at_once >= 1 && at_once <= rows);
             let per_row = bytes.div_ceil(rows);

@@ -72,7 +72,9 @@ fn merge(mut ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>> {
     let mut out: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
     for range in ranges {
         match out.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(gap) => last.end = last.end.max(range.end),
+            Some(last) if range.start <= last.end.saturating_add(gap) => {
+                last.end = last.end.max(range.end)
+            }
             _ => out.push(range),
         }
     }
@@ -87,7 +89,10 @@ mod tests {
     fn near_ranges_are_joined_and_far_ones_are_not() {
         let gap = LOCAL_GAP;
         let ranges = vec![0..10, 10..20, 20 + gap..30 + gap, 100 + 2 * gap..101 + 2 * gap];
-        assert_eq!(coalesce(ranges.clone(), false), vec![0..30 + gap, 100 + 2 * gap..101 + 2 * gap]);
+        assert_eq!(
+            coalesce(ranges.clone(), false),
+            vec![0..30 + gap, 100 + 2 * gap..101 + 2 * gap]
+        );
         assert_eq!(merge(ranges, 0).len(), 3);
         assert_eq!(merge(vec![5..5, 7..9, 1..8], 0), vec![1..9]);
     }

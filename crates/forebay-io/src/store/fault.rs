@@ -131,7 +131,11 @@ fn broken(what: &str) -> Error {
 }
 
 /// The first `n` bytes of a body, then an error or nothing.
-fn cut(body: BoxStream<'static, Result<Bytes>>, n: usize, then: Option<&'static str>) -> BoxStream<'static, Result<Bytes>> {
+fn cut(
+    body: BoxStream<'static, Result<Bytes>>,
+    n: usize,
+    then: Option<&'static str>,
+) -> BoxStream<'static, Result<Bytes>> {
     let head = body.scan(n, |left, item| {
         let item = match item {
             Ok(mut bytes) if *left > 0 => {
@@ -149,7 +153,12 @@ fn cut(body: BoxStream<'static, Result<Bytes>>, n: usize, then: Option<&'static 
 
 #[async_trait]
 impl ObjectStore for FaultStore {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
         self.inner.put_opts(location, payload, opts).await
     }
 
@@ -170,7 +179,9 @@ impl ObjectStore for FaultStore {
         let faults = self.faults_for(location);
         for fault in &faults {
             match fault {
-                Fault::Unavailable => return Err(broken("503 Service Unavailable: <Code>SlowDown</Code>")),
+                Fault::Unavailable => {
+                    return Err(broken("503 Service Unavailable: <Code>SlowDown</Code>"));
+                }
                 Fault::Forbidden => {
                     return Err(Error::PermissionDenied {
                         path: location.to_string(),
@@ -196,7 +207,10 @@ impl ObjectStore for FaultStore {
         Ok(GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes })
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.inner.delete_stream(locations)
     }
 

@@ -19,7 +19,9 @@ pub(crate) fn pin_of(meta: &std::fs::Metadata) -> Pin {
         size: meta.len(),
         e_tag: None,
         version: None,
-        mtime_ns: Some(meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec())),
+        mtime_ns: Some(
+            meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec()),
+        ),
         inode: Some(meta.ino()),
     }
 }
@@ -55,7 +57,11 @@ pub(crate) fn read_range(file: &File, uri: &str, range: &Range<u64>) -> Result<B
     let short = |got: usize| {
         Error::new(
             ErrorKind::Io,
-            format!("{uri} ended after {got} of {} bytes at offset {}", range.end - range.start, range.start),
+            format!(
+                "{uri} ended after {got} of {} bytes at offset {}",
+                range.end - range.start,
+                range.start
+            ),
         )
         .retry()
     };
@@ -63,7 +69,8 @@ pub(crate) fn read_range(file: &File, uri: &str, range: &Range<u64>) -> Result<B
         .map_err(|_| Error::new(ErrorKind::Resource, format!("a range of {uri} is too large")))?;
     let mut buffer: Vec<u8> = Vec::new();
     buffer.try_reserve_exact(len).map_err(|e| {
-        Error::new(ErrorKind::Resource, format!("no memory for {len} bytes of {uri}")).with_source(e)
+        Error::new(ErrorKind::Resource, format!("no memory for {len} bytes of {uri}"))
+            .with_source(e)
     })?;
     while buffer.len() < len {
         let at = range.start + buffer.len() as u64;

@@ -46,7 +46,9 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
         (false, Some(message)) => format!("{code}: {message}"),
         (false, None) => code.clone(),
         // An HTML or XML page that is no S3 answer says nothing to a user.
-        _ if text.contains('<') => text[..text.find('<').unwrap_or(0)].trim_end_matches([' ', ':']).to_owned(),
+        _ if text.contains('<') => {
+            text[..text.find('<').unwrap_or(0)].trim_end_matches([' ', ':']).to_owned()
+        }
         _ => text.clone(),
     };
     let bucket = uri.split('/').take(3).collect::<Vec<_>>().join("/");
@@ -59,12 +61,14 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
             "ExpiredToken" | "TokenRefreshRequired" => {
                 ("have expired", "get new credentials, e.g. with `aws sso login`, and run again")
             }
-            "RequestTimeTooSkewed" => {
-                ("are refused because this machine's clock is wrong", "set the clock of this machine")
-            }
-            "AuthorizationHeaderMalformed" => {
-                ("are signed for another region", "set `region` or AWS_REGION to the bucket's region")
-            }
+            "RequestTimeTooSkewed" => (
+                "are refused because this machine's clock is wrong",
+                "set the clock of this machine",
+            ),
+            "AuthorizationHeaderMalformed" => (
+                "are signed for another region",
+                "set `region` or AWS_REGION to the bucket's region",
+            ),
             _ => (
                 "are wrong",
                 "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
@@ -145,13 +149,15 @@ pub(crate) fn file_error(e: io::Error, doing: &str, uri: &str) -> Error {
             Error::new(ErrorKind::Resource, format!("cannot {doing} {uri}: the file is too large"))
                 .with_hint("lower file_bytes, or raise the limit of the file system or process")
         }
-        K::ReadOnlyFilesystem => {
-            Error::new(ErrorKind::PermissionDenied, format!("cannot {doing} {uri}: the disk is read-only"))
-        }
+        K::ReadOnlyFilesystem => Error::new(
+            ErrorKind::PermissionDenied,
+            format!("cannot {doing} {uri}: the disk is read-only"),
+        ),
         K::IsADirectory => Error::invalid(format!("{uri} is a folder")),
-        K::NotADirectory => {
-            Error::new(ErrorKind::NotFound, format!("{uri} does not exist: a part of the path is a file"))
-        }
+        K::NotADirectory => Error::new(
+            ErrorKind::NotFound,
+            format!("{uri} does not exist: a part of the path is a file"),
+        ),
         _ if e.raw_os_error() == Some(24) || e.raw_os_error() == Some(23) => {
             Error::new(ErrorKind::Resource, format!("cannot {doing} {uri}: too many open files"))
                 .with_hint("raise the limit with `ulimit -n`")
@@ -199,7 +205,10 @@ mod tests {
     #[test]
     fn only_transport_failures_are_retried() {
         assert!(store_error(generic("connection reset"), "s3://b/k").retryable());
-        assert!(!store_error(generic("x in 1s, after 4 retries, max_retries: 4"), "s3://b/k").retryable());
+        assert!(
+            !store_error(generic("x in 1s, after 4 retries, max_retries: 4"), "s3://b/k")
+                .retryable()
+        );
         assert!(!store_error(generic("status code: 400 Bad Request"), "s3://b/k").retryable());
     }
 

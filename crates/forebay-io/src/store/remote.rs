@@ -104,7 +104,10 @@ async fn attempt(
     // Not every server honours If-Match, so the answer is checked as well.
     let same = match (&pin.e_tag, &result.meta.e_tag) {
         (Some(a), Some(b)) => a == b,
-        _ => pin.mtime_ns.is_none() || pin.mtime_ns == result.meta.last_modified.timestamp_nanos_opt(),
+        _ => {
+            pin.mtime_ns.is_none()
+                || pin.mtime_ns == result.meta.last_modified.timestamp_nanos_opt()
+        }
     };
     if !same || result.meta.size != pin.size {
         return Err(changed(uri));
@@ -224,7 +227,10 @@ pub(crate) async fn head(bucket: &Bucket, path: &Path) -> Result<Option<ObjectMe
 }
 
 /// Reads a whole small object; `None` where there is none.
-pub(crate) async fn read_small(bucket: &Bucket, path: &Path) -> Result<Option<(Bytes, ObjectMeta)>> {
+pub(crate) async fn read_small(
+    bucket: &Bucket,
+    path: &Path,
+) -> Result<Option<(Bytes, ObjectMeta)>> {
     let uri = bucket.uri(path);
     retrying(|| {
         let uri = &uri;

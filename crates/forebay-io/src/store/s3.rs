@@ -62,9 +62,9 @@ pub fn s3_store(
         });
 
     if let Some(endpoint) = &endpoint {
-        let url = url::Url::parse(endpoint).ok().filter(|u| {
-            matches!(u.scheme(), "http" | "https") && u.host_str().is_some()
-        });
+        let url = url::Url::parse(endpoint)
+            .ok()
+            .filter(|u| matches!(u.scheme(), "http" | "https") && u.host_str().is_some());
         let Some(url) = url else {
             return Err(Error::invalid(format!("the endpoint {endpoint:?} is not an http(s) URL"))
                 .with_hint("write it as https://host or http://host:port"));

@@ -61,7 +61,8 @@ pub(super) struct Encoder {
 }
 
 fn failed(e: ParquetError) -> Error {
-    let unsupported = matches!(e, ParquetError::NYI(_)) || e.to_string().contains("not yet supported")
+    let unsupported = matches!(e, ParquetError::NYI(_))
+        || e.to_string().contains("not yet supported")
         || e.to_string().contains("not support");
     let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
     Error::new(kind, "cannot encode a batch as Parquet").with_source(e)
@@ -114,9 +115,14 @@ impl Encoder {
     fn begin(&mut self) -> Result<&mut Open> {
         if self.open.is_none() {
             let outbox = Outbox::default();
-            let writer =
-                ArrowWriter::try_new(outbox.clone(), Arc::clone(&self.schema), Some(self.properties.clone()))
-                    .map_err(|e| failed(e).with_hint("leave out or convert the column whose type Parquet lacks"))?;
+            let writer = ArrowWriter::try_new(
+                outbox.clone(),
+                Arc::clone(&self.schema),
+                Some(self.properties.clone()),
+            )
+            .map_err(|e| {
+                failed(e).with_hint("leave out or convert the column whose type Parquet lacks")
+            })?;
             self.open = Some(Open { writer, outbox, rows: 0 });
             self.files += 1;
         }
@@ -131,11 +137,16 @@ impl Encoder {
     ) -> Result<()> {
         let given = batch.schema();
         let fits = given.fields().len() == self.schema.fields().len()
-            && given.fields().iter().zip(self.schema.fields()).all(|(a, b)| {
-                a.name() == b.name() && a.data_type() == b.data_type()
-            });
+            && given
+                .fields()
+                .iter()
+                .zip(self.schema.fields())
+                .all(|(a, b)| a.name() == b.name() && a.data_type() == b.data_type());
         if !fits {
-            return Err(Error::new(ErrorKind::Schema, "a batch has another schema than the output"));
+            return Err(Error::new(
+                ErrorKind::Schema,
+                "a batch has another schema than the output",
+            ));
         }
         // The writer checks a row group's size once per call, so a large batch goes in by slices of
         // at most an eighth of a row group.
@@ -189,7 +200,11 @@ impl Encoder {
     }
 
     /// Completes the last file. A run without rows still writes one file: it carries the schema.
-    pub(super) fn finish(&mut self, queue: &mut VecDeque<Outgoing>, finished: &mut Vec<Finished>) -> Result<()> {
+    pub(super) fn finish(
+        &mut self,
+        queue: &mut VecDeque<Outgoing>,
+        finished: &mut Vec<Finished>,
+    ) -> Result<()> {
         if self.files == 0 {
             self.begin()?;
         }

@@ -168,12 +168,16 @@ impl LocalTarget {
             if owner.boot_id != boot {
                 continue;
             }
-            let Ok(lock) = OpenOptions::new().write(true).open(folder.join("lock")) else { continue };
+            let Ok(lock) = OpenOptions::new().write(true).open(folder.join("lock")) else {
+                continue;
+            };
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
             match fs::remove_dir_all(&folder) {
-                Ok(()) => tracing::info!(folder = %folder.display(), "removed the staging of a run that died"),
+                Ok(()) => {
+                    tracing::info!(folder = %folder.display(), "removed the staging of a run that died")
+                }
                 Err(error) => {
                     tracing::debug!(folder = %folder.display(), %error, "cannot remove old staging");
                 }
@@ -181,7 +185,11 @@ impl LocalTarget {
         }
     }
 
-    pub(super) async fn ship(&mut self, outgoing: VecDeque<Outgoing>, names: Vec<String>) -> Result<()> {
+    pub(super) async fn ship(
+        &mut self,
+        outgoing: VecDeque<Outgoing>,
+        names: Vec<String>,
+    ) -> Result<()> {
         let staging = self.staging.clone();
         let mut file = self.file.take();
         let left = tokio::task::spawn_blocking(move || -> Result<Option<(usize, File)>> {
@@ -190,7 +198,11 @@ impl LocalTarget {
                 let problem = |e| file_error(e, "write", &shown(&path));
                 let mut open = match file.take() {
                     Some((number, open)) if number == out.file => open,
-                    _ => OpenOptions::new().create_new(true).write(true).open(&path).map_err(problem)?,
+                    _ => OpenOptions::new()
+                        .create_new(true)
+                        .write(true)
+                        .open(&path)
+                        .map_err(problem)?,
                 };
                 open.write_all(&out.bytes).map_err(problem)?;
                 if out.last {
@@ -307,7 +319,8 @@ impl Commit {
         }
         for name in &self.names {
             let to = self.out.join(name);
-            fs::rename(self.staging.join(name), &to).map_err(|e| file_error(e, "write", &shown(&to)))?;
+            fs::rename(self.staging.join(name), &to)
+                .map_err(|e| file_error(e, "write", &shown(&to)))?;
             moved.push(to);
         }
         sync_folder(&self.out)?;
@@ -368,7 +381,11 @@ impl Commit {
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     return Err(Error::new(
                         ErrorKind::Resource,
-                        format!("another run has been committing to {} for {} s", self.uri, COMMIT_WAIT.as_secs()),
+                        format!(
+                            "another run has been committing to {} for {} s",
+                            self.uri,
+                            COMMIT_WAIT.as_secs()
+                        ),
                     )
                     .with_hint("wait for it or stop it, and run again"));
                 }

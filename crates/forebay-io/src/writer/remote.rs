@@ -11,7 +11,8 @@ use forebay_plan::WriteMode;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    MultipartUpload, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
+    MultipartUpload, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload,
+    UpdateVersion,
 };
 use tokio::task::JoinSet;
 
@@ -87,7 +88,11 @@ impl RemoteTarget {
     }
 
     fn path(&self, name: &str) -> Result<Path> {
-        let key = if self.prefix.is_empty() { name.to_owned() } else { format!("{}/{name}", self.prefix) };
+        let key = if self.prefix.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}/{name}", self.prefix)
+        };
         key_path(&self.bucket, &key)
     }
 
@@ -96,7 +101,11 @@ impl RemoteTarget {
         format!("{}/{}{slash}{name}", self.bucket.root, self.prefix)
     }
 
-    pub(super) async fn ship(&mut self, outgoing: VecDeque<Outgoing>, names: Vec<String>) -> Result<()> {
+    pub(super) async fn ship(
+        &mut self,
+        outgoing: VecDeque<Outgoing>,
+        names: Vec<String>,
+    ) -> Result<()> {
         for (out, name) in outgoing.into_iter().zip(names) {
             if self.open.as_ref().is_none_or(|u| u.file != out.file) {
                 let path = self.path(&name)?;
@@ -163,25 +172,35 @@ impl RemoteTarget {
         let uri = self.bucket.uri(&path);
         let payload = PutPayload::from(manifest.to_bytes()?);
         let mode = self.seen.clone().map_or(PutMode::Create, PutMode::Update);
-        let put = self.bucket.store.put_opts(&path, payload, PutOptions { mode, ..Default::default() }).await;
+        let put = self
+            .bucket
+            .store
+            .put_opts(&path, payload, PutOptions { mode, ..Default::default() })
+            .await;
         if let Err(e) = put {
             // The answer to our own put may have been lost and its repetition refused.
             let ours = match read_small(&self.bucket, &path).await {
-                Ok(Some((bytes, _))) => Manifest::parse(&bytes, &uri).is_ok_and(|m| m.run == manifest.run),
+                Ok(Some((bytes, _))) => {
+                    Manifest::parse(&bytes, &uri).is_ok_and(|m| m.run == manifest.run)
+                }
                 _ => false,
             };
             if !ours {
                 let refused = matches!(
                     e,
-                    object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }
+                    object_store::Error::AlreadyExists { .. }
+                        | object_store::Error::Precondition { .. }
                 );
-                let mode = if self.seen.is_some() { WriteMode::Overwrite } else { WriteMode::Error };
+                let mode =
+                    if self.seen.is_some() { WriteMode::Overwrite } else { WriteMode::Error };
                 return Err(if refused {
                     lost_race(&self.uri(""), mode)
                 } else if matches!(e, object_store::Error::NotImplemented { .. }) {
                     Error::new(
                         ErrorKind::Unsupported,
-                        format!("the store of {uri} has no conditional put, which a safe commit needs"),
+                        format!(
+                            "the store of {uri} has no conditional put, which a safe commit needs"
+                        ),
                     )
                 } else {
                     store_error(e, &uri)
@@ -253,7 +272,9 @@ async fn wait(tasks: &mut JoinSet<object_store::Result<()>>, most: usize, uri: &
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(e))) => return Err(store_error(e, uri)),
             Some(Err(e)) => {
-                return Err(Error::new(ErrorKind::Cancelled, "an upload was stopped").with_source(e));
+                return Err(
+                    Error::new(ErrorKind::Cancelled, "an upload was stopped").with_source(e)
+                );
             }
         }
     }
