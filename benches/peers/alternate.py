@@ -81,7 +81,8 @@ def say(text: str) -> None:
 
 
 def _measure(job: Job, timeout: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
+    # Short, because Ray's sockets lie below it and a socket's path ends at 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
         with open(log, "wb") as output:
             child = subprocess.Popen(

@@ -9,8 +9,7 @@ the clock and stopped at the end; what starting it takes is reported beside the 
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
+import os
 
 import numpy as np
 import ray
@@ -21,13 +20,9 @@ from data import COLUMNS, Source
 # The raylet does not wait for its workers, so their CPU time is lost with them unless watched.
 LOSES_CHILDREN = True
 
-_folder: str | None = None
-
 
 def prepare(threads: int) -> None:
-    """Start a local cluster of `threads` CPUs whose files lie in a folder of its own."""
-    global _folder
-    _folder = tempfile.mkdtemp(prefix="fbray", dir="/tmp")  # short: Unix socket paths are limited to 107 bytes
+    """Start a local cluster of `threads` CPUs; its files go to the measurement's own folder."""
     ray.init(
         num_cpus=threads,
         num_gpus=0,
@@ -35,7 +30,7 @@ def prepare(threads: int) -> None:
         logging_level=logging.ERROR,
         log_to_driver=False,
         object_store_memory=2 << 30,
-        _temp_dir=_folder,
+        _temp_dir=os.getcwd(),
         _node_ip_address="127.0.0.1",
     )
 
@@ -44,10 +39,8 @@ def prepare(threads: int) -> None:
 
 
 def close() -> None:
-    """Stop the cluster and remove its files."""
+    """Stop the cluster; its folder goes with the measurement."""
     ray.shutdown()
-    if _folder:
-        shutil.rmtree(_folder, ignore_errors=True)
 
 
 _chain = None

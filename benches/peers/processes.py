@@ -79,15 +79,15 @@ def end_descendants(root: int, grace: float = 3.0) -> list[int]:
     asked: list[int] = []
     deadline = time.monotonic() + grace
     while True:
+        _reap()
         table = _table()
         left = [pid for pid in _tree(root, table) if pid != root]
-        _reap()
-        alive = [pid for pid in left if table[pid][2] != "Z"]
-        if not alive:
-            return asked
         late = time.monotonic() > deadline
-        for pid in alive:
-            if late or pid not in asked:
+        # The dead count as left too: they come to us, and are waited for, when their parents are gone.
+        if not left or time.monotonic() > deadline + grace:
+            return asked
+        for pid in left:
+            if table[pid][2] != "Z" and (late or pid not in asked):
                 asked.append(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)

@@ -13,8 +13,18 @@ from typing import Any
 from alternate import Job
 
 PACKAGES = [
-    "torch", "torchvision", "ray", "nvidia-dali-cuda130", "daft", "pyarrow", "polars", "numpy", "pillow", "simplejpeg",
-]  # fmt: skip
+    "forebay",
+    "torch",
+    "torchvision",
+    "ray",
+    "nvidia-dali-cuda130",
+    "daft",
+    "pyarrow",
+    "polars",
+    "numpy",
+    "pillow",
+    "simplejpeg",
+]
 
 
 def machine() -> dict[str, Any]:
