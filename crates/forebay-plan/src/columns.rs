@@ -93,7 +93,6 @@ pub struct Output {
 
 /// What an [`Output`] is made from. `from` names columns of the relational result.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum OutputKind {
     /// A column of the relational result.
     Column {
@@ -606,10 +605,23 @@ fn wrong(path: &Path, message: impl Into<String>, hint: impl Into<String>) -> Er
     Origin::Plan.error(path, None, None, message, hint)
 }
 
-/// Whether an expression could mean a column. Never wrong with "no": an identifier stands in the
-/// text letter by letter but for its case, unless it has a quote in it, which is doubled there.
+/// Whether an expression could mean a column. Sometimes wrong with "yes" (in a text literal), never
+/// with "no": an identifier stands in the text letter by letter but for its case, and between
+/// characters that no identifier has, unless it has a quote in it, which is doubled there.
 fn may_mention(expr: &str, name: &str) -> bool {
-    name.contains(['"', '`', '\'']) || expr.to_lowercase().contains(&name.to_lowercase())
+    if name.contains(['"', '`', '\'']) {
+        return true;
+    }
+    let (expr, name) = (expr.to_lowercase(), name.to_lowercase());
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    expr.match_indices(&name).any(|(at, _)| {
+        let before = expr[..at].chars().next_back();
+        let after = expr[at + name.len()..].chars().next();
+        // A digit before may be the end of a number, with the identifier right behind it.
+        let inside = before.is_some_and(|c| c.is_alphabetic() || c == '_')
+            || after.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        !(plain && inside)
+    })
 }
 
 /// A name that no column has, no step gives and no expression can mean.

@@ -20,7 +20,7 @@ use crate::words::Word;
 use cursor::{Cursor, Fields};
 
 const PLAN_KEYS: &[&str] = &["version", "source", "steps", "sink"];
-const SOURCES: &[&str] = &["parquet"];
+const FORMATS: &[&str] = &["parquet"];
 /// Sources and sinks that the design has and this version does not.
 const LATER_FORMATS: &[&str] = &["arrow", "csv", "json", "webdataset", "images"];
 const SOURCE_KEYS: &[&str] = &["uri", "columns", "endpoint", "region", "path_style", "anonymous"];
@@ -122,21 +122,14 @@ fn read_plan(c: &Cursor<'_>) -> Result<Plan> {
 
 /// The one choice of a source or a sink.
 fn read_format<'n>(c: &Cursor<'n>, what: &str, example: &str) -> Result<Cursor<'n>> {
-    let words: Vec<&str> = SOURCES.iter().chain(LATER_FORMATS).copied().collect();
-    let (word, value, place) = c.tagged(what, &words, example)?;
-    if LATER_FORMATS.contains(&word) {
-        let noun = what.trim_start_matches("a ");
-        return Err(
-            place.unsupported(format!("the {noun} {word:?} is not available yet"), "use parquet")
-        );
-    }
+    let (word, value, place) = c.tagged(what, FORMATS, LATER_FORMATS, example)?;
     value.ok_or_else(|| {
         place.error(format!("{word} needs a uri"), "for example parquet: data/*.parquet")
     })
 }
 
 fn read_source(c: &Cursor<'_>) -> Result<Source> {
-    let c = read_format(c, "a source", "source: { parquet: data/ }")?;
+    let c = read_format(c, "a source", "{ parquet: data/ }")?;
     let uris = |c: &Cursor<'_>| {
         c.texts("a path, glob, folder or URI, or a list of them", "data/*.parquet")
     };
@@ -152,7 +145,7 @@ fn read_source(c: &Cursor<'_>) -> Result<Source> {
 }
 
 fn read_sink(c: &Cursor<'_>) -> Result<Sink> {
-    let c = read_format(c, "a sink", "sink: { parquet: out/ }")?;
+    let c = read_format(c, "a sink", "{ parquet: out/ }")?;
     let uri =
         |c: &Cursor<'_>| Ok::<_, Error>(c.text("a folder or an s3:// prefix", "out/")?.to_owned());
     if !c.is_map() {
@@ -211,7 +204,7 @@ fn step_example(word: &str) -> &'static str {
 }
 
 pub(crate) fn read_step(c: &Cursor<'_>) -> Result<Step> {
-    let (word, value, place) = c.tagged("a step", STEPS, "filter: label < 100")?;
+    let (word, value, place) = c.tagged("a step", STEPS, &[], "filter: label < 100")?;
     let example = step_example(word);
     let Some(c) = value else {
         return Err(place.error(format!("{word} has no value"), format!("for example {example}")));
@@ -225,7 +218,10 @@ pub(crate) fn read_step(c: &Cursor<'_>) -> Result<Step> {
         "limit" => Step::Limit(c.whole(0..=u64::MAX, "1000")?),
         "map_image" => Step::MapImage(image::read_map_image(&c)?),
         "stack" => {
-            let fields = c.fields(&["columns", "into", "dtype"], example)?;
+            let fields = c.fields(
+                &["columns", "into", "dtype"],
+                "{ columns: [age, price], into: features }",
+            )?;
             Step::Stack {
                 columns: read_names(&fields.need("columns", "[age, price]")?)?,
                 into: fields

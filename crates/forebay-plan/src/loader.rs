@@ -128,7 +128,6 @@ impl<T> PerColumn<T> {
 
 /// What a loader is asked for. [`LoaderOptions::new`] has the defaults.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct LoaderOptions {
     /// Samples of one step.
     pub batch: BatchSize,

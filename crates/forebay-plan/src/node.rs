@@ -202,6 +202,7 @@ impl Node {
             Value::Int(i) => i.to_string(),
             Value::Float(f) => format!("{f:?}"),
             Value::Str(s) => format!("the text {:?}", shorten(s, 40)),
+            Value::Seq(items) if items.is_empty() => "an empty list".to_owned(),
             Value::Seq(items) => format!("a list of {}", items.len()),
             Value::Map(items) if items.is_empty() => "an empty mapping".to_owned(),
             Value::Map(items) => {
@@ -215,7 +216,9 @@ impl Node {
     pub(crate) fn argument(&self) -> Option<String> {
         match &self.value {
             Value::Null => Some("None".to_owned()),
-            Value::Bool(_) | Value::Int(_) | Value::Float(_) => Some(self.describe()),
+            // As Python writes it: calls come from there.
+            Value::Bool(b) => Some(if *b { "True" } else { "False" }.to_owned()),
+            Value::Int(_) | Value::Float(_) => Some(self.describe()),
             Value::Str(s) => Some(format!("{:?}", shorten(s, 40))),
             Value::Seq(_) | Value::Map(_) => None,
         }
@@ -344,13 +347,22 @@ fn yaml_error(error: &serde_saphyr::Error, origin: &str) -> Error {
         | E::AliasReplayStackDepthExceeded { .. } => {
             "write the plan without so many aliases or nested lists"
         }
+        E::RecursiveReferencesRequireWeakTypes { .. } => "write the value out instead of the alias",
         E::NullIntoString { .. } => "give the key a name, or put it in quotes",
         _ => {
             "check the indentation and brackets here, and put texts with ': ', '#', quotes or a \
               leading *, &, !, %, @, {, [ in single quotes"
         }
     };
-    let message = serde_saphyr::DefaultMessageFormatter.format_message(error).into_owned();
+    // The library speaks to Rust programmers in some of its messages.
+    let message = match error {
+        E::MultipleDocuments { .. } => "there is more than one document".to_owned(),
+        E::NullIntoString { .. } => "a key is empty".to_owned(),
+        E::RecursiveReferencesRequireWeakTypes { .. } => {
+            "an alias stands inside its own anchor".to_owned()
+        }
+        _ => serde_saphyr::DefaultMessageFormatter.format_message(error).into_owned(),
+    };
     let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     Origin::File(origin).error(&Path::root(), at, None, format!("not valid YAML: {message}"), hint)
 }

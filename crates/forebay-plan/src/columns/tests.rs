@@ -376,6 +376,19 @@ fn an_expression_cannot_see_a_hidden_column() {
 }
 
 #[test]
+fn mentions() {
+    for expr in ["a > 1", "1+A", "\"a\"", "b.a", "x='a'", "5a", "abs(a)", "a", "á + a"] {
+        assert!(may_mention(expr, "a"), "{expr}");
+    }
+    for expr in ["b > 1", "label", "a_b", "ba", "a1 > 2", "_a", "éa"] {
+        assert!(!may_mention(expr, "a"), "{expr}");
+    }
+    assert!(may_mention("\"a b\" > 1", "a b"));
+    assert!(may_mention("anything", "say \"a\""));
+    assert!(may_mention("\"xa-by\"", "a-b"), "odd names are matched anywhere");
+}
+
+#[test]
 fn fresh_names_are_nobodys() {
     let steps = [stack(&["a", "b"], "f"), with("__hidden_0_a", "c"), with("a", "__hidden_1_a + 1")];
     let normal = normal(&steps);

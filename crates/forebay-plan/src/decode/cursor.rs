@@ -170,6 +170,11 @@ impl<'n> Cursor<'n> {
                     .contains(&s.to_lowercase().as_str()) =>
             {
                 let right = ["true", "yes", "on"].contains(&s.to_lowercase().as_str());
+                let right = Node::from(right);
+                let right = match self.origin {
+                    Origin::Call(_) | Origin::Method => right.argument().unwrap_or_default(),
+                    Origin::File(_) | Origin::Plan => right.describe(),
+                };
                 Err(self.error(
                     format!("expected true or false, found {}", self.node.describe()),
                     format!("write {right} without quotes"),
@@ -207,6 +212,7 @@ impl<'n> Cursor<'n> {
     pub(crate) fn number(&self, want: &str, example: &str) -> Result<f64> {
         match &self.node.value {
             Value::Float(f) if f.is_finite() => Ok(*f),
+            Value::Float(_) => Err(self.expected("a finite number", example)),
             Value::Int(i) => Ok(*i as f64),
             Value::Str(s) if s.trim().parse::<f64>().is_ok_and(f64::is_finite) => Err(self.error(
                 format!("expected {want}, found {}", self.node.describe()),
@@ -255,11 +261,13 @@ impl<'n> Cursor<'n> {
     }
 
     /// A word with its value, as steps, operators, sources and sinks are written: a mapping of one
-    /// key, or the bare word. None as the value for a bare word or a word without a value.
+    /// key, or the bare word. None as the value for a bare word or a word without a value. `later`
+    /// are words that the design has and this version does not.
     pub(crate) fn tagged(
         &self,
         what: &str,
         words: &[&str],
+        later: &[&str],
         example: &str,
     ) -> Result<(&'n str, Option<Self>, Self)> {
         let (word, value, place) = match &self.node.value {
@@ -319,6 +327,17 @@ impl<'n> Cursor<'n> {
             return Ok((word, value, place));
         }
         let noun = what.split_once(' ').map_or(what, |(_, n)| n);
+        if later.contains(&word) {
+            return Err(place.unsupported(
+                format!("the {noun} {word:?} is not available yet"),
+                format!("use {}", words.join(" or ")),
+            ));
+        }
+        if value.is_none() && !is_plain_word(word) {
+            // A path, an expression: the word before it was forgotten.
+            let want = format!("{what}, which is one word with its value");
+            return Err(self.expected(&want, example));
+        }
         Err(self.origin.error(
             &self.path,
             place.at,
@@ -360,4 +379,9 @@ impl<'n> Fields<'n> {
             )
         })
     }
+}
+
+/// Whether a text looks like a word of the language at all.
+fn is_plain_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
 }

@@ -82,7 +82,7 @@ fn op_example(word: &str) -> &'static str {
 }
 
 fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
-    let (word, value, place) = c.tagged("an operator", OPS, "resize: 256")?;
+    let (word, value, place) = c.tagged("an operator", OPS, &[], "resize: 256")?;
     if word == "random_horizontal_flip" {
         return read_flip(value.as_ref());
     }
@@ -215,7 +215,7 @@ fn read_flip(value: Option<&Cursor<'_>>) -> Result<ImageOp> {
     let p = match value {
         None => 0.5,
         Some(c) if c.is_map() => {
-            let fields = c.fields(&["p"], "random_horizontal_flip: 0.5")?;
+            let fields = c.fields(&["p"], "0.5")?;
             fields.get("p").map(|c| p(&c)).transpose()?.unwrap_or(0.5)
         }
         Some(c) => p(c)?,
@@ -224,7 +224,8 @@ fn read_flip(value: Option<&Cursor<'_>>) -> Result<ImageOp> {
 }
 
 fn read_normalize(c: &Cursor<'_>) -> Result<ImageOp> {
-    let fields = c.fields(&["mean", "std"], op_example("normalize"))?;
+    let fields =
+        c.fields(&["mean", "std"], "{ mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }")?;
     let want = "one number for each channel";
     Ok(ImageOp::Normalize {
         mean: numbers(

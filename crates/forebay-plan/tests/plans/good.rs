@@ -126,7 +126,10 @@ sink:
     assert_eq!(plan.steps[4], Step::WithColumn { name: "twice".into(), expr: "label * 2".into() });
     assert_eq!(plan.steps[6], Step::Filter("label < 100 AND label > 3\n".into()));
     let Step::MapImage(map) = &plan.steps[7] else { panic!() };
-    assert_eq!((map.mode, map.dtype, map.layout), (Some(ImageMode::Rgb), DType::BFloat16, Layout::Hwc));
+    assert_eq!(
+        (map.mode, map.dtype, map.layout),
+        (Some(ImageMode::Rgb), DType::BFloat16, Layout::Hwc)
+    );
     assert_eq!(map.quality, Quality::Exact);
     assert_eq!(map.ops[1], ImageOp::resize(&[300, 400]));
     assert_eq!(
@@ -162,9 +165,15 @@ fn short_forms_are_the_same_in_both() {
     for (short, long) in [
         ("source: { parquet: a }", "source: { parquet: { uri: [a] } }"),
         ("source: { parquet: [a, b] }", "source: { parquet: { uri: [a, b] } }"),
-        ("source: { parquet: a }\nsink: { parquet: o }", "source: { parquet: { uri: a } }\nsink: { parquet: { uri: o } }"),
+        (
+            "source: { parquet: a }\nsink: { parquet: o }",
+            "source: { parquet: { uri: a } }\nsink: { parquet: { uri: o } }",
+        ),
         ("source: { parquet: a }\nsteps: ", "source: { parquet: a }\nsteps: []"),
-        ("source: { parquet: a }\nsteps: [ { select: x } ]", "source: { parquet: a }\nsteps: [ { select: [x] } ]"),
+        (
+            "source: { parquet: a }\nsteps: [ { select: x } ]",
+            "source: { parquet: a }\nsteps: [ { select: [x] } ]",
+        ),
         (
             "source: { parquet: a }\nsteps: [ { with_column: { w: x + 1 } } ]",
             "source: { parquet: a }\nsteps: [ { with_column: { expr: x + 1, name: w } } ]",

@@ -56,21 +56,25 @@ fn op() -> impl Strategy<Value = ImageOp> {
         PaddingMode::Symmetric,
     ]);
     prop_oneof![
-        (vec(edge(), 2), interpolation(), any::<bool>()).prop_map(|(size, interpolation, antialias)| {
-            ImageOp::Resize { size, interpolation, max_size: None, antialias }
-        }),
+        (vec(edge(), 2), interpolation(), any::<bool>()).prop_map(
+            |(size, interpolation, antialias)| {
+                ImageOp::Resize { size, interpolation, max_size: None, antialias }
+            }
+        ),
         (1u32..65536, any::<bool>(), interpolation()).prop_map(|(edge, max, interpolation)| {
             let max_size = max.then_some(edge + 1);
             ImageOp::Resize { size: vec![edge], interpolation, max_size, antialias: true }
         }),
         size().prop_map(ImageOp::center_crop),
-        (size(), option::of([0u32..9, 0u32..9, 0u32..9, 0u32..9]), any::<bool>(), any::<u8>(), padding)
-            .prop_map(|(size, padding, pad_if_needed, fill, padding_mode)| ImageOp::RandomCrop {
-                size,
-                padding,
-                pad_if_needed,
-                fill,
-                padding_mode
+        (
+            size(),
+            option::of([0u32..9, 0u32..9, 0u32..9, 0u32..9]),
+            any::<bool>(),
+            any::<u8>(),
+            padding
+        )
+            .prop_map(|(size, padding, pad_if_needed, fill, padding_mode)| {
+                ImageOp::RandomCrop { size, padding, pad_if_needed, fill, padding_mode }
             }),
         (size(), interval(), interval(), interpolation(), any::<bool>()).prop_map(
             |(size, scale, ratio, interpolation, antialias)| ImageOp::RandomResizedCrop {
@@ -94,7 +98,10 @@ fn map_image() -> impl Strategy<Value = MapImage> {
             if normalize && dtype.is_float() {
                 let n = mode.map_or(3, ImageMode::channels);
                 ops.push(ImageOp::Normalize {
-                    mean: numbers[..n].iter().map(|(m, _)| if m.is_finite() { f64::from(*m) } else { 0.0 }).collect(),
+                    mean: numbers[..n]
+                        .iter()
+                        .map(|(m, _)| if m.is_finite() { f64::from(*m) } else { 0.0 })
+                        .collect(),
                     std: numbers[..n].iter().map(|(_, s)| *s).collect(),
                 });
             }
@@ -127,8 +134,11 @@ fn step() -> impl Strategy<Value = Step> {
         (name(), name()).prop_map(|(name, expr)| Step::WithColumn { name, expr }),
         any::<u64>().prop_map(Step::Limit),
         map_image().prop_map(Step::MapImage),
-        (names(), name(), select(numbers))
-            .prop_map(|(columns, into, dtype)| Step::Stack { columns, into, dtype }),
+        (names(), name(), select(numbers)).prop_map(|(columns, into, dtype)| Step::Stack {
+            columns,
+            into,
+            dtype
+        }),
     ]
 }
 
@@ -150,14 +160,22 @@ fn sink() -> impl Strategy<Value = Sink> {
 
 fn plan() -> impl Strategy<Value = Plan> {
     let source = (vec(uri(), 1..4), option::of(names()), storage());
-    (source, vec(step(), 0..6), option::of(sink())).prop_map(|((uri, columns, storage), steps, sink)| {
-        Plan { source: Source::Parquet(ParquetSource { uri, columns, storage }), steps, sink }
-    })
+    (source, vec(step(), 0..6), option::of(sink())).prop_map(
+        |((uri, columns, storage), steps, sink)| Plan {
+            source: Source::Parquet(ParquetSource { uri, columns, storage }),
+            steps,
+            sink,
+        },
+    )
 }
 
 fn fill() -> impl Strategy<Value = Fill> {
     let special = select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e300]);
-    prop_oneof![any::<i64>().prop_map(Fill::Int), any::<f64>().prop_map(Fill::Float), special.prop_map(Fill::Float)]
+    prop_oneof![
+        any::<i64>().prop_map(Fill::Int),
+        any::<f64>().prop_map(Fill::Float),
+        special.prop_map(Fill::Float)
+    ]
 }
 
 fn per_column<T: Clone + std::fmt::Debug>(
@@ -174,19 +192,37 @@ fn loader() -> impl Strategy<Value = LoaderOptions> {
     let ends = option::of(select(vec![EpochEnd::Drop, EpochEnd::Pad, EpochEnd::Partial]));
     let formats = select(vec![Format::Torch, Format::Numpy, Format::Arrow, Format::Dlpack]);
     let lists = per_column(select(vec![Lists::Error, Lists::Ragged, Lists::Pad]));
-    let first = (1u64..1 << 20, any::<bool>(), any::<bool>(), any::<u64>(), option::of(0u64..64), ends);
-    let second = (option::of(1u64..99), option::of(1u64..99), option::of(per_column(fill().boxed())), formats);
-    let third = (lists, any::<Option<bool>>(), option::of(1u64..64), option::of(1u64 << 20..1 << 50), option::of(0u64..9));
+    let first =
+        (1u64..1 << 20, any::<bool>(), any::<bool>(), any::<u64>(), option::of(0u64..64), ends);
+    let second = (
+        option::of(1u64..99),
+        option::of(1u64..99),
+        option::of(per_column(fill().boxed())),
+        formats,
+    );
+    let third = (
+        lists,
+        any::<Option<bool>>(),
+        option::of(1u64..64),
+        option::of(1u64 << 20..1 << 50),
+        option::of(0u64..9),
+    );
     (first, second, third).prop_map(
-        |((b, global, none, seed, rank, end), (lanes, window, fill, format), (lists, pin, threads, memory, ahead))| {
-            let mut o = if global { LoaderOptions::with_global_batch(b) } else { LoaderOptions::new(b) };
+        |(
+            (b, global, none, seed, rank, end),
+            (lanes, window, fill, format),
+            (lists, pin, threads, memory, ahead),
+        )| {
+            let mut o =
+                if global { LoaderOptions::with_global_batch(b) } else { LoaderOptions::new(b) };
             o.shuffle = if none { Shuffle::None } else { Shuffle::Window };
             o.seed = seed;
             o.rank = rank;
             o.world_size = rank.map(|_| 64);
             o.epoch_end = end;
             (o.lanes, o.window, o.fill, o.format) = (lanes, window, fill, format);
-            (o.lists, o.pin_memory, o.num_threads, o.memory_limit, o.prefetch) = (lists, pin, threads, memory, ahead);
+            (o.lists, o.pin_memory, o.num_threads, o.memory_limit, o.prefetch) =
+                (lists, pin, threads, memory, ahead);
             o
         },
     )
@@ -195,12 +231,56 @@ fn loader() -> impl Strategy<Value = LoaderOptions> {
 /// Texts that are nearly job files: words of the language, structure, and noise between them.
 fn nearly_yaml() -> impl Strategy<Value = String> {
     let words = [
-        "source:", "parquet:", "uri:", "steps:", "- ", "  ", "\n", "{", "}", "[", "]", ", ", ": ", "filter", "resize",
-        "map_image:", "column:", "ops:", "random_horizontal_flip", "224", "-1", "1e999", ".nan", "null", "~", "true",
-        "'", "\"", "&a ", "*a", "<<: ", "|\n", ">\n", "---\n", "!!binary ", "!x ", "#", "? ", "\t", "\u{feff}", "x", "\\",
-        "access_key: K", "version: 9",
+        "source:",
+        "parquet:",
+        "uri:",
+        "steps:",
+        "- ",
+        "  ",
+        "\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        ", ",
+        ": ",
+        "filter",
+        "resize",
+        "map_image:",
+        "column:",
+        "ops:",
+        "random_horizontal_flip",
+        "224",
+        "-1",
+        "1e999",
+        ".nan",
+        "null",
+        "~",
+        "true",
+        "'",
+        "\"",
+        "&a ",
+        "*a",
+        "<<: ",
+        "|\n",
+        ">\n",
+        "---\n",
+        "!!binary ",
+        "!x ",
+        "#",
+        "? ",
+        "\t",
+        "\u{feff}",
+        "x",
+        "\\",
+        "access_key: K",
+        "version: 9",
     ];
-    vec(prop_oneof![8 => select(words.to_vec()).prop_map(str::to_owned), 1 => any::<String>()], 0..40).prop_map(|w| w.concat())
+    vec(
+        prop_oneof![8 => select(words.to_vec()).prop_map(str::to_owned), 1 => any::<String>()],
+        0..40,
+    )
+    .prop_map(|w| w.concat())
 }
 
 proptest! {
