@@ -43,7 +43,7 @@ use forebay_plan::{ImageMode, Interpolation, MapImage, PaddingMode, Quality};
 use self::exif::Orientation;
 use self::geometry::{Geometry, Outside, Rect, Size, Stage, Step};
 use self::output::Output;
-use self::resample::{SourceBox, View};
+use self::resample::{Order, SourceBox, View};
 
 /// What one picture may ask for, checked before anything is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,8 @@ pub type Written = Probe;
 pub struct Scratch {
     /// The decoder writes into the first; passes go from one to the next.
     buffers: [Vec<u8>; 3],
+    /// Between the two passes of an exact resize.
+    between: Vec<u8>,
     resizer: fir::Resizer,
     columns: Vec<u32>,
     rows: Vec<u32>,
@@ -109,12 +111,12 @@ impl Scratch {
 
     /// Bytes held at the moment.
     pub fn bytes(&self) -> usize {
-        self.buffers.iter().map(Vec::capacity).sum::<usize>()
-            + self.resizer.size_of_internal_buffers()
+        let buffers = self.buffers.iter().chain([&self.between]);
+        buffers.map(Vec::capacity).sum::<usize>() + self.resizer.size_of_internal_buffers()
     }
 
     fn give_back_giants(&mut self) {
-        for buffer in &mut self.buffers {
+        for buffer in self.buffers.iter_mut().chain([&mut self.between]) {
             if buffer.capacity() > KEPT_BYTES {
                 *buffer = Vec::new();
             }
@@ -400,6 +402,7 @@ impl ImagePipeline {
         out: &mut [u8],
     ) -> Result<()> {
         let channels = written.channels;
+        let order = if self.quality == Quality::Exact { Order::RowsFirst } else { Order::Any };
         let first = stages.first().copied().unwrap_or(Stage::whole(header.size()));
         let mut now = self.decode(scratch, format, bytes, header, written.mode, &first)?;
         for (i, stage) in stages.iter().enumerate() {
@@ -420,7 +423,7 @@ impl ImagePipeline {
                         let target =
                             if straight { Ok(&mut *out) } else { grown(&mut target, length) };
                         target.and_then(|target| {
-                            now.resize(scratch, channels, crop, full, kernel, window, target)
+                            now.resize(scratch, channels, crop, full, kernel, order, window, target)
                         })
                     };
                     if let Some(buffer) = scratch.buffers.get_mut(into) {
@@ -513,6 +516,13 @@ struct Now {
     flip: bool,
 }
 
+/// The decoder shrinks only as far as leaves so many times the target's pixels in each direction.
+/// Shrinking in the DCT averages squares where torchvision's kernel is a triangle, and the fewer
+/// pixels are left to the resize, the more of that shows. Over the 200 photographs, resized to 64
+/// and to 110 pixels, the mean difference to Pillow was 1.29 and 0.99 with a factor of 1 (worst
+/// picture 4.0), 0.53 and 0.79 with 1.5 (worst 3.6), 0.39 and 0.20 with 2 (worst 1.2).
+const COVER: u64 = 2;
+
 impl Now {
     fn whole(buffer: usize, [h, w]: Size) -> Self {
         Self { buffer, view: View::whole(w, h), x: 0.0, y: 0.0, shrink: 1.0, flip: false }
@@ -545,10 +555,11 @@ impl Now {
         crop: Rect,
         [full_h, full_w]: Size,
         kernel: geometry::Kernel,
+        order: Order,
         window: Rect,
         out: &mut [u8],
     ) -> Result<()> {
-        let Scratch { buffers, resizer, columns, .. } = scratch;
+        let Scratch { buffers, between, resizer, columns, .. } = scratch;
         let pixels = buffers.get(self.buffer).map(Vec::as_slice).unwrap_or_default();
         let view = self.part(crop);
         // The view's corner within the crop.
@@ -581,7 +592,8 @@ impl Now {
             w: scaled(f64::from(window.w), crop.w, full_w),
             h: scaled(f64::from(window.h), crop.h, full_h),
         };
-        resample::resize(resizer, pixels, channels, view, from, kernel, (window.w, window.h), out)
+        let to = (window.w, window.h);
+        resample::resize(resizer, pixels, channels, view, from, kernel, order, between, to, out)
     }
 
     fn pad(
@@ -658,7 +670,7 @@ fn shrink(first: &Stage) -> u32 {
         return 1;
     }
     let covers = |s: u32| {
-        let covers = |len: u32, to: u32| u64::from(len) >= u64::from(to) * u64::from(s);
+        let covers = |len: u32, to: u32| u64::from(len) >= COVER * u64::from(to) * u64::from(s);
         covers(crop.w, *to_w) && covers(crop.h, *to_h)
     };
     [8, 4, 2].into_iter().find(|&s| covers(s)).unwrap_or(1)

@@ -341,6 +341,92 @@ mod tests {
         assert_eq!(pixels[..15], [53, 149, 197, 55, 55, 54, 255, 255, 255, 0, 0, 0, 148, 109, 33],);
     }
 
+    /// A part is what the full decode has there, to the bit: upsampling sees no border that is not
+    /// one, whatever the subsampling, at every shrink, and with either upsampling.
+    #[test]
+    fn a_part_is_a_cut_of_the_whole() {
+        use crate::image::tests::make::{self, JpegOptions, Space};
+        use turbojpeg_sys as tj;
+
+        let (w, h) = (203u32, 149u32);
+        let scene = make::scene(w, h);
+        let gray: Vec<u8> = scene.chunks(3).map(|p| p[1]).collect();
+        let mut files = vec![make::jpeg(
+            &gray,
+            w,
+            h,
+            JpegOptions { space: Space::Gray, ..JpegOptions::default() },
+        )];
+        for subsampling in [
+            tj::TJSAMP_TJSAMP_444,
+            tj::TJSAMP_TJSAMP_422,
+            tj::TJSAMP_TJSAMP_420,
+            tj::TJSAMP_TJSAMP_440,
+            tj::TJSAMP_TJSAMP_411,
+        ] {
+            for (progressive, restart_rows) in [(false, 0), (true, 0), (false, 1)] {
+                let options = JpegOptions {
+                    subsampling,
+                    progressive,
+                    restart_rows,
+                    ..JpegOptions::default()
+                };
+                files.push(make::jpeg(&scene, w, h, options));
+            }
+        }
+        let (mut whole, mut cut, mut parts) = (Vec::new(), Vec::new(), 0);
+        for (n, file) in files.iter().enumerate() {
+            let header = header(file).unwrap();
+            let mode = header.mode;
+            for (shrink, fast_upsampling) in
+                [(1, false), (1, true), (2, false), (2, true), (4, false), (8, true)]
+            {
+                let jpeg = Jpeg::open(file).unwrap();
+                let unit = jpeg.info().unit_width;
+                let (full_w, full_h) = jpeg.scaled(shrink);
+                let format =
+                    if mode == ImageMode::L { PixelFormat::Gray } else { PixelFormat::Rgb };
+                let channels = format.channels();
+                whole.resize((full_w * full_h) as usize * channels, 0);
+                let request = Request { format, shrink, part: None, fast_upsampling };
+                jpeg.decode(&request, &mut whole).unwrap();
+                for seed in 0..60u32 {
+                    let pick = |k: u32, n: u32| {
+                        forebay_core::seed::mix(&[u64::from(seed), u64::from(k)]) as u32 % n
+                    };
+                    let (x, y) = (pick(0, w), pick(1, h));
+                    let (rw, rh) = (1 + pick(2, w - x), 1 + pick(3, h - y));
+                    let wanted = Rect { x: i64::from(x), y: i64::from(y), w: rw, h: rh };
+                    let Some(part) = unit.and_then(|u| part(wanted, shrink, u, (full_w, full_h)))
+                    else {
+                        continue;
+                    };
+                    parts += 1;
+                    cut.resize((part.w * part.h) as usize * channels, 0);
+                    let request = Request { format, shrink, part: Some(part), fast_upsampling };
+                    Jpeg::open(file).unwrap().decode(&request, &mut cut).unwrap();
+                    // The pixels that are looked at, in the shrunken picture.
+                    let (x0, x1) = (x / shrink, (x + rw).div_ceil(shrink));
+                    let (y0, y1) = (y / shrink, (y + rh).div_ceil(shrink));
+                    assert!(part.x <= x0 && x1 <= part.x + part.w, "{part:?} {wanted:?}");
+                    assert!(part.y <= y0 && y1 <= part.y + part.h, "{part:?} {wanted:?}");
+                    for py in y0..y1 {
+                        let range = |stride: u32, left: u32, top: u32| {
+                            let at =
+                                |px: u32| ((py - top) * stride + px - left) as usize * channels;
+                            at(x0)..at(x1)
+                        };
+                        assert!(
+                            whole[range(full_w, 0, 0)] == cut[range(part.w, part.x, part.y)],
+                            "file {n}, shrink {shrink}, fast {fast_upsampling}, {wanted:?}, {part:?}, row {py}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(parts > 3000, "{parts}");
+    }
+
     #[test]
     fn the_words_of_libjpeg() {
         assert_eq!(words("Premature end of JPEG file"), "premature end of file");

@@ -175,6 +175,11 @@ pub(super) fn decode(
     if is_gray_16 {
         narrow_gray(pixels, channels);
     }
+    if let (2, Some(&key)) = (channels, reader.info().trns.as_deref().and_then(<[u8]>::last))
+        && let depth @ (BitDepth::One | BitDepth::Two | BitDepth::Four) = reader.info().bit_depth
+    {
+        mask_small_gray(pixels, depth as u8, key);
+    }
     if let ColorType::Indexed = frame.color_type {
         return Err(Error::internal("the PNG decoder left palette indices"));
     }
@@ -191,6 +196,18 @@ fn narrow_gray(pixels: &mut [u8], channels: usize) {
         let value = if is_alpha || high == 0 { low } else { 255 };
         if let Some(target) = pixels.get_mut(i) {
             *target = value;
+        }
+    }
+}
+
+/// Of a transparent gray of 1, 2 or 4 bits only so many bits of its number count; the decoder takes
+/// all of them.
+fn mask_small_gray(pixels: &mut [u8], depth: u8, key: u8) {
+    let largest = (1u16 << depth) - 1;
+    let key = (u16::from(key) & largest) * 255 / largest;
+    for pixel in pixels.chunks_exact_mut(2) {
+        if let [value, alpha] = pixel {
+            *alpha = if u16::from(*value) == key { 0 } else { 255 };
         }
     }
 }

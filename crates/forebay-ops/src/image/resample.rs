@@ -5,6 +5,10 @@
 //! 8-bit pixels between the passes. Fixed point is what makes the result the same on every vector
 //! unit; a test holds the units of this machine against each other.
 //!
+//! The order of the two passes matters where a cubic overshoots, because what is stored between them
+//! is clipped to 0-255: torchvision and Pillow go along rows first, and so does `Order::RowsFirst`,
+//! which is exact. `Order::Any` leaves it to the library, which is faster with columns first.
+//!
 //! Without antialiasing, torch's kernels are as narrow as for enlarging, and its cubic has
 //! a = -0.75. `Nearest` is torch's: `floor(i * scale)` in single precision.
 //!
@@ -54,6 +58,13 @@ pub(super) struct SourceBox {
     pub h: f64,
 }
 
+/// Which axis is resized first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    RowsFirst,
+    Any,
+}
+
 /// Resizes `from` of `view` to `to_w` x `to_h` pixels in the front of `out`.
 #[allow(clippy::too_many_arguments)] // Two rectangles and two buffers; a struct would only rename them.
 pub(super) fn resize(
@@ -63,13 +74,74 @@ pub(super) fn resize(
     view: View,
     from: SourceBox,
     kernel: Kernel,
+    order: Order,
+    between: &mut Vec<u8>,
     (to_w, to_h): (u32, u32),
     out: &mut [u8],
 ) -> Result<()> {
+    if kernel.interpolation == Interpolation::Bicubic && !kernel.antialias {
+        // Here torch counts the border pixel again for what lies outside, where the library would
+        // leave it out: a frame of two border pixels makes the outside visible to the kernel.
+        const FRAME: u32 = 2;
+        let framed = View::whole(view.w + 2 * FRAME, view.h + 2 * FRAME);
+        let buffer = super::grown(between, framed.w as usize * framed.h as usize * channels)?;
+        frame(pixels, channels, view, FRAME, buffer);
+        let from = SourceBox { x: from.x + f64::from(FRAME), y: from.y + f64::from(FRAME), ..from };
+        return pass(resizer, buffer, channels, framed, from, kernel, (to_w, to_h), out);
+    }
+    let resizes_rows = from.w != f64::from(to_w);
+    let resizes_columns = from.h != f64::from(to_h);
+    if order == Order::Any || !resizes_rows || !resizes_columns {
+        return pass(resizer, pixels, channels, view, from, kernel, (to_w, to_h), out);
+    }
+    // Only the rows that the second pass looks at.
+    let reach = kernel.reach(from.h / f64::from(to_h)) + 1.0;
+    let first = (from.y - reach).floor().clamp(0.0, f64::from(view.h)) as u32;
+    let last = (from.y + from.h + reach).ceil().clamp(0.0, f64::from(view.h)) as u32;
+    let rows = View { y: view.y + first, h: last.saturating_sub(first), ..view };
+    let between = super::grown(between, to_w as usize * rows.h as usize * channels)?;
+    let along_rows = SourceBox { y: 0.0, h: f64::from(rows.h), ..from };
+    pass(resizer, pixels, channels, rows, along_rows, kernel, (to_w, rows.h), between)?;
+    let along_columns =
+        SourceBox { x: 0.0, w: f64::from(to_w), y: from.y - f64::from(first), h: from.h };
+    let view = View::whole(to_w, rows.h);
+    pass(resizer, between, channels, view, along_columns, kernel, (to_w, to_h), out)
+}
+
+/// Copies the view, with `width` more pixels on every side that repeat its border.
+fn frame(pixels: &[u8], channels: usize, view: View, width: u32, out: &mut [u8]) {
+    let row_bytes = (view.w + 2 * width) as usize * channels;
+    for (i, out) in (0..view.h + 2 * width).zip(out.chunks_exact_mut(row_bytes.max(1))) {
+        let y = i.saturating_sub(width).min(view.h.saturating_sub(1));
+        let row = view.row(pixels, channels, y);
+        let (Some(first), Some(last)) = (row.get(..channels), row.rchunks_exact(channels).next())
+        else {
+            continue;
+        };
+        let side = width as usize * channels;
+        let (left, rest) = out.split_at_mut(side.min(row_bytes));
+        let (middle, right) = rest.split_at_mut(row.len().min(rest.len()));
+        left.chunks_exact_mut(channels).for_each(|p| p.copy_from_slice(first));
+        middle.copy_from_slice(row);
+        right.chunks_exact_mut(channels).for_each(|p| p.copy_from_slice(last));
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // As above.
+fn pass(
+    resizer: &mut fir::Resizer,
+    pixels: &[u8],
+    channels: usize,
+    view: View,
+    from: SourceBox,
+    kernel: Kernel,
+    to: (u32, u32),
+    out: &mut [u8],
+) -> Result<()> {
     match channels {
-        1 => typed::<U8>(resizer, pixels, view, from, kernel, (to_w, to_h), out),
-        3 => typed::<U8x3>(resizer, pixels, view, from, kernel, (to_w, to_h), out),
-        4 => typed::<U8x4>(resizer, pixels, view, from, kernel, (to_w, to_h), out),
+        1 => typed::<U8>(resizer, pixels, view, from, kernel, to, out),
+        3 => typed::<U8x3>(resizer, pixels, view, from, kernel, to, out),
+        4 => typed::<U8x4>(resizer, pixels, view, from, kernel, to, out),
         n => Err(Error::internal(format!("a picture of {n} channels reached the resize"))),
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod make;
+pub(super) mod make;
 
 use forebay_plan::ImageOp;
 use proptest::prelude::*;
@@ -206,7 +206,7 @@ fn i3_every_kind_of_png() {
     // 1 bit: 0 and 255.
     let file = make::png(8, 1, 1, 0, &[&[0b0001_1011]], &[]);
     check(&file, L, &[(L, &[0, 0, 0, 255, 255, 0, 255, 255])]);
-    let file = make::png(8, 1, 1, 0, &[&[0b0001_1011]], &[trns(&[0, 1])]);
+    let file = make::png(8, 1, 1, 0, &[&[0b0001_1011]], &[trns(&[0, 0xff])]);
     let alpha: Vec<u8> =
         [0, 0, 0, 255, 255, 0, 255, 255].iter().flat_map(|&v: &u8| [v, v, v, 255 - v]).collect();
     check(&file, L, &[(L, &[0, 0, 0, 255, 255, 0, 255, 255]), (Rgba, &alpha)]);
@@ -544,13 +544,7 @@ fn resizes_are_torchvisions() {
         let op = ImageOp::Resize { size: vec![1, to], interpolation, max_size: None, antialias };
         let (_, out) = run(&pipeline(vec![op], None), &file).unwrap();
         let (_, max) = mean_and_max(&out, &expected);
-        // At the border, torch's cubic without antialiasing counts the last pixel twice, where ours
-        // leaves out what is not there.
-        let limit = if interpolation == Interpolation::Bicubic && !antialias { 4 } else { 1 };
-        assert!(
-            max <= limit,
-            "{interpolation:?} antialias {antialias} to {to}: {out:?}, {expected:?}"
-        );
+        assert!(max <= 1, "{interpolation:?} {antialias} {to}: {out:?}, {expected:?}");
     }
 }
 
@@ -607,6 +601,7 @@ fn vector_units_agree() {
                     unsafe { resizer.set_cpu_extensions(*unit) };
                     for to in [(97, 61), (400, 300)] {
                         let mut out = vec![0; (to.0 * to.1) as usize * channels];
+                        let (order, mut between) = (resample::Order::RowsFirst, Vec::new());
                         resample::resize(
                             &mut resizer,
                             pixels,
@@ -614,6 +609,8 @@ fn vector_units_agree() {
                             View::whole(w, h),
                             from,
                             kernel,
+                            order,
+                            &mut between,
                             to,
                             &mut out,
                         )
@@ -1061,7 +1058,8 @@ fn odd_images_give_pixels_or_an_error() {
     assert_eq!(names, ["truncated_end_chunk.png", "truncated_image.png"], "{refused:#?}");
 }
 
-/// The partial decode and the fast upsampling stay near the full decode: a mean below 2 of 255.
+/// The partial decode, the shrinking and the fast upsampling stay near the full decode: a mean below
+/// 2 of 255, for every picture.
 #[test]
 fn fast_stays_near_exact_on_photographs() {
     let Some(files) = data("photos") else { return };
@@ -1094,6 +1092,6 @@ fn fast_stays_near_exact_on_photographs() {
             n += 1.0;
         }
         eprintln!("{name}: mean {:.3}, worst picture {worst:.3}", sum / n);
-        assert!(sum / n < 2.0, "{name}: {}", sum / n);
+        assert!(sum / n < 0.6 && worst < 2.0, "{name}: {} {worst}", sum / n);
     }
 }

@@ -123,6 +123,8 @@ impl<'a> Jpeg<'a> {
         let info = JpegInfo { width: 0, height: 0, color: Color::Gray, unit_width: None };
         let mut jpeg = Self { handle, bytes, info, _not_send: PhantomData };
         jpeg.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS);
+        // Colour profiles would be copied out of every file, and nobody asks for them.
+        jpeg.set(tj::TJPARAM_TJPARAM_SAVEMARKERS, 0);
         // SAFETY: the handle is live, and pointer and length are those of one slice, which lives as
         // long as `jpeg`. An empty slice is refused by the length before it is read.
         let rc = unsafe {
