@@ -83,8 +83,8 @@ fn to_json(s: &JobSummary) -> serde_json::Value {
         "bytes_read": s.bytes_read,
         "rows_written": s.written.rows,
         "bytes_written": s.written.bytes,
-        "files": s.written.files.iter().map(|f| f.to_string()).collect::<Vec<_>>(),
-        "manifest": s.written.manifest.to_string(),
+        "files": s.written.files.iter().map(|f| json!({"uri": f.uri, "rows": f.rows, "bytes": f.bytes})).collect::<Vec<_>>(),
+        "manifest": s.written.manifest,
         "seconds": s.elapsed.as_secs_f64(),
     })
 }

@@ -76,8 +76,9 @@ pub fn task(
                     .probe(bytes, key)
                     .map_err(|e| part.locate(e.in_column(&**name), row))?;
                 same_mode(spec, probe.mode, part, row, name)?;
-                at += probe.shape.iter().product::<usize>() * dtype.size();
-                shapes.push(probe.shape);
+                at += probe.elements() * dtype.size();
+                let layout = spec.pipeline.layout();
+                shapes.push(layout.shape(probe.height, probe.width, probe.channels));
                 offsets.push(at);
             }
             Places::Each { shapes, offsets }

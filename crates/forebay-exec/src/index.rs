@@ -5,9 +5,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, UInt32Array};
-use forebay_core::{Account, Result};
-use forebay_sql::{Applied, Cursor, Relation};
+use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
+use arrow::compute::cast;
+use forebay_core::{Account, Error, ErrorKind, Result};
+use forebay_io::DataFile;
+use forebay_sql::{Applied, Cursor, FileStats, Relation};
 
 use crate::part::Origin;
 use crate::pipeline::Pipeline;
@@ -89,8 +91,8 @@ impl RowIndex {
             }
             return Ok(Self { blocks, totals });
         }
-        let candidates = candidates(pipeline);
-        let reader = pipeline.reader.select(&filter.input_columns())?;
+        let candidates = candidates(pipeline)?;
+        let reader = pipeline.reader_of(&filter.input_columns())?;
         let relation = Arc::new(filter);
         let first = Arc::clone(&relation);
         let owner = pipeline.clone();
@@ -126,15 +128,46 @@ impl RowIndex {
     }
 }
 
-/// Blocks that can hold a row of the result, by their statistics.
-pub fn candidates(pipeline: &Pipeline) -> Vec<usize> {
+/// Blocks that can hold a row of the result, by their statistics and partition columns.
+pub fn candidates(pipeline: &Pipeline) -> Result<Vec<usize>> {
     let dataset = &pipeline.dataset;
-    (0..dataset.blocks.len())
-        .filter(|b| {
-            let block = &dataset.blocks[*b];
-            let file = &dataset.files[block.file];
-            block.rows.end > block.rows.start
-                && pipeline.relation.may_contain(file, block.row_group)
+    let mut groups: Vec<Option<Vec<bool>>> = vec![None; dataset.files.len()];
+    let mut kept = Vec::with_capacity(dataset.blocks.len());
+    for (n, block) in dataset.blocks.iter().enumerate() {
+        let may = match &mut groups[block.file] {
+            Some(may) => may,
+            unknown => {
+                let file = &dataset.files[block.file];
+                let constants = constants(pipeline, file)?;
+                let stats = FileStats {
+                    metadata: &file.metadata,
+                    schema: &file.schema,
+                    constants: &constants,
+                };
+                unknown.insert(pipeline.relation.prune_row_groups(&stats))
+            }
+        };
+        if may.get(block.row_group).copied().unwrap_or(true) {
+            kept.push(n);
+        }
+    }
+    Ok(kept)
+}
+
+/// A file's partition columns as arrays of one value.
+fn constants(pipeline: &Pipeline, file: &DataFile) -> Result<Vec<(String, ArrayRef)>> {
+    file.partitions
+        .iter()
+        .filter_map(|(name, value)| {
+            let field = pipeline.dataset.schema.field_with_name(name).ok()?;
+            let text = StringArray::from(vec![value.as_deref()]);
+            let array = cast(&text, field.data_type()).map_err(|e| {
+                Error::new(ErrorKind::Schema, "a partition value does not fit its column")
+                    .in_file(Arc::clone(&file.uri))
+                    .in_column(name)
+                    .with_source(e)
+            });
+            Some(array.map(|a| (name.clone(), a)))
         })
         .collect()
 }

@@ -85,7 +85,7 @@ impl Run {
         let outputs = Arc::new(resolve(&pipeline.normal, &pipeline.schema(), &options)?);
         let schema = output_schema(&outputs, &pipeline.schema())?;
         let stats = Arc::new(Stats::default());
-        let blocks = candidates(pipeline);
+        let blocks = candidates(pipeline)?;
         let (planned, all_blocks) = (blocks.len(), pipeline.dataset.blocks.len());
         let account = budget.open(budget.limit(), 0);
         let owner = pipeline.clone();
@@ -292,8 +292,8 @@ fn pump(
 }
 
 fn with_left_behind(error: Error, left: &LeftBehind) -> Error {
-    if left.is_empty() {
+    if left.paths.is_empty() {
         return error;
     }
-    error.with_hint(format!("nothing was committed; left behind: {left}"))
+    error.with_hint(format!("nothing was committed; {left}"))
 }

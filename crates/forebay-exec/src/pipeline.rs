@@ -22,6 +22,8 @@ pub struct Pipeline {
     pub relation: Relation,
     /// Reads the columns that the relation needs.
     pub reader: BlockReader,
+    /// Columns that are read as views.
+    views: Arc<[String]>,
 }
 
 impl Pipeline {
@@ -57,7 +59,19 @@ impl Pipeline {
         let reader = BlockReader::new(Arc::clone(&dataset), &needed)?.with_views(&views);
         // The reader gives fewer columns, some as views: compile against what really comes.
         let relation = Relation::compile(&reader.schema(), &normal.relational)?;
-        Ok(Self { plan: Arc::new(plan.clone()), dataset, normal: Arc::new(normal), relation, reader })
+        Ok(Self {
+            plan: Arc::new(plan.clone()),
+            dataset,
+            normal: Arc::new(normal),
+            relation,
+            reader,
+            views: views.into(),
+        })
+    }
+
+    /// A reader of some of the columns, with the types that the relation was compiled for.
+    pub fn reader_of(&self, columns: &[String]) -> Result<BlockReader> {
+        Ok(BlockReader::new(Arc::clone(&self.dataset), columns)?.with_views(&self.views))
     }
 
     /// The schema of the relational result.

@@ -245,7 +245,8 @@ impl ArrowBatch {
         let index = self.0.schema().index_of(name);
         let index = index.map_err(|_| PyKeyError::new_err(name.to_owned()))?;
         let field = std::sync::Arc::new(self.0.schema().field(index).clone());
-        PyArray::try_new(std::sync::Arc::clone(self.0.column(index)), field).map_err(PyErr::from)
+        let array = std::sync::Arc::clone(self.0.column(index));
+        PyArray::try_new(array, field).map_err(|e| PyTypeError::new_err(e.to_string()))
     }
 
     #[pyo3(signature = (requested_schema = None))]

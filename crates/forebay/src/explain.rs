@@ -45,7 +45,7 @@ impl Explain {
         let Source::Parquet(source) = &pipeline.plan.source else {
             return Err(forebay_core::Error::internal("unknown kind of source"));
         };
-        let blocks = candidates(pipeline);
+        let blocks = candidates(pipeline)?;
         let group = |b: &usize| (dataset.blocks[*b].file, dataset.blocks[*b].row_group);
         let mut read: Vec<(usize, usize)> = blocks.iter().map(group).collect();
         read.dedup();
@@ -110,10 +110,13 @@ impl Explain {
             },
             steps: steps.into_iter().map(|(_, place, text)| (place, text)).collect(),
             columns,
-            sink: pipeline.plan.sink.as_ref().map(|Sink::Parquet(s)| {
-                format!("parquet {} (mode {:?}, zstd {})", s.uri, s.mode, s.compression_level)
-                    .to_lowercase()
-            }),
+            sink: match &pipeline.plan.sink {
+                Some(Sink::Parquet(s)) => {
+                    let mode = format!("{:?}", s.mode).to_lowercase();
+                    Some(format!("parquet {} (mode {mode}, zstd {})", s.uri, s.compression_level))
+                }
+                _ => None,
+            },
         })
     }
 

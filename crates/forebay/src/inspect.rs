@@ -89,7 +89,9 @@ impl Inspect {
             "bytes": self.bytes(),
             "row_groups": self.row_groups(),
             "columns": self.columns.iter()
-                .map(|(name, kind, null)| json!({"name": name, "type": kind, "nullable": null}))
+                .map(|(name, kind, nullable)| {
+                    json!({"name": name, "type": kind, "nullable": *nullable})
+                })
                 .collect::<Vec<_>>(),
             "files": self.files.iter().map(|f| json!({
                 "uri": f.uri,
