@@ -16,7 +16,8 @@ use parquet::DecodeResult;
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
-    ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataPushDecoder,
+    ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions,
+    ParquetMetaDataPushDecoder, ParquetStatisticsPolicy,
 };
 
 use crate::dataset::Pin;
@@ -139,21 +140,39 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
     // The parser is fed bytes from outside. A panic in it is a defect of the parser that the file
     // sets off. AssertUnwindSafe holds because the closure borrows only immutable data from here
     // (byte ranges and the pin), and everything that it builds is dropped with it when it unwinds.
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut decoder = ParquetMetaDataPushDecoder::try_new(pin.size)?
-            .with_page_index_policy(PageIndexPolicy::Optional);
-        for (range, bytes) in held {
-            decoder.push_range(range.clone(), bytes.clone())?;
+    let attempt = |index: PageIndexPolicy, lean: bool| {
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut decoder =
+                ParquetMetaDataPushDecoder::try_new(pin.size)?.with_page_index_policy(index);
+            if lean {
+                let options = ParquetMetaDataOptions::new()
+                    .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+                    .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll);
+                decoder = decoder.with_metadata_options(Some(Arc::new(options)));
+            }
+            for (range, bytes) in held {
+                decoder.push_range(range.clone(), bytes.clone())?;
+            }
+            decoder.try_decode()
+        }))
+    };
+    let mut outcome = attempt(PageIndexPolicy::Optional, false);
+    if !matches!(outcome, Ok(Ok(_))) {
+        // The index and the extra statistics are aids. Writers from before their standard put other
+        // things in their place; the data is whole without them.
+        let lean = attempt(PageIndexPolicy::Skip, true);
+        if matches!(lean, Ok(Ok(_))) {
+            tracing::debug!(file = %uri, "the page index or the size statistics cannot be read");
+            outcome = lean;
         }
-        decoder.try_decode()
-    }));
+    }
     let decoded = match outcome {
         Ok(Ok(decoded)) => decoded,
         Ok(Err(e)) => return Err(parse_error(e, uri, "its footer cannot be read")),
         Err(_) => return Err(corrupt(uri, "is damaged: its footer cannot be decoded")),
     };
     let metadata = match decoded {
-        DecodeResult::Data(metadata) => metadata,
+        DecodeResult::Data(metadata) => without_false_dictionaries(metadata, uri)?,
         DecodeResult::NeedsData(ranges) => {
             let start = ranges.iter().map(|r| r.start).min().unwrap_or(0);
             let end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
@@ -233,6 +252,35 @@ pub(crate) fn parse_error(e: ParquetError, uri: &Arc<str>, what: &str) -> Error 
             .with_hint("copy or write it again; if other readers accept it, please report it")
     };
     error.in_file(Arc::clone(uri)).with_source(e)
+}
+
+/// Drops dictionary offsets that cannot be: some writers put 0 where there is no dictionary.
+fn without_false_dictionaries(
+    metadata: ParquetMetaData,
+    uri: &Arc<str>,
+) -> Result<ParquetMetaData> {
+    let false_offset = |c: &ColumnChunkMetaData| {
+        c.dictionary_page_offset().is_some_and(|d| d <= 0 || d >= c.data_page_offset())
+    };
+    if !metadata.row_groups().iter().any(|g| g.columns().iter().any(false_offset)) {
+        return Ok(metadata);
+    }
+    let problem = |e| parse_error(e, uri, "its footer cannot be read");
+    let mut builder = metadata.into_builder();
+    let mut groups = Vec::new();
+    for group in builder.take_row_groups() {
+        let mut group = group.into_builder();
+        let mut columns = Vec::new();
+        for column in group.take_columns() {
+            columns.push(if false_offset(&column) {
+                column.into_builder().set_dictionary_page_offset(None).build().map_err(problem)?
+            } else {
+                column
+            });
+        }
+        groups.push(group.set_column_metadata(columns).build().map_err(problem)?);
+    }
+    Ok(builder.set_row_groups(groups).build())
 }
 
 /// The byte range of a column chunk, checked against nothing yet.

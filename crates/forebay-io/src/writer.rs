@@ -162,39 +162,12 @@ impl ParquetWriter {
             before,
             failed: false,
         };
-        if let Err(e) = this.check_mode(sink, &schema, &existing).await {
+        if let Err(e) = check_mode(&this.before, sink, &schema, &existing).await {
             // Nothing was written; take the empty staging folder away again.
             this.abort().await;
             return Err(e);
         }
         Ok(this)
-    }
-
-    async fn check_mode(
-        &self,
-        sink: &ParquetSink,
-        schema: &SchemaRef,
-        existing: &[Listed],
-    ) -> Result<()> {
-        let holds = self.before.manifest.is_some() || !self.before.entries.is_empty();
-        match sink.mode {
-            WriteMode::Error if holds => {
-                let what = match (&self.before.manifest, self.before.entries.len()) {
-                    (Some(_), n) => format!("{} holds committed output ({n} files)", sink.uri),
-                    (None, n) => format!("{} holds {n} Parquet files", sink.uri),
-                };
-                Err(Error::new(ErrorKind::AlreadyExists, what)
-                    .with_hint("set mode to overwrite or append, or write to another folder"))
-            }
-            WriteMode::Append => {
-                let Some(first) = existing.first() else { return Ok(()) };
-                let old = footer::read(first).await?;
-                unify(&[(first.uri.clone(), old.schema), ("the new output".into(), schema.clone())])
-                    .map(|_| ())
-                    .map_err(|e| e.with_hint("append only what has the same columns and types"))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Encodes a batch into memory. CPU work; call [`Self::ship`] afterwards.
@@ -268,9 +241,10 @@ impl ParquetWriter {
         let files = kept.into_iter().chain(new).collect();
         let manifest = Manifest::new(self.run.clone(), generation, files);
         let replaced: Vec<String> = replaced.into_iter().map(|e| e.path).collect();
+        let finished = self.finished.clone();
         let left = match &mut self.target {
-            Target::Local(target) => target.commit(&self.finished, &manifest, &replaced).await?,
-            Target::Remote(target) => target.commit(&self.finished, &manifest, &replaced).await?,
+            Target::Local(target) => target.commit(finished, manifest, replaced.clone()).await?,
+            Target::Remote(target) => target.commit(finished, manifest, replaced.clone()).await?,
         };
         let uri = |path: &str| match &self.target {
             Target::Local(target) => target.uri(path),
@@ -298,6 +272,35 @@ impl ParquetWriter {
             Target::Remote(target) => target.abort().await,
         };
         LeftBehind { paths }
+    }
+}
+
+/// Checks what the target holds against the mode. Not a method: the writer itself may not be borrowed
+/// across an await, because its encoders are not `Sync`.
+async fn check_mode(
+    before: &Before,
+    sink: &ParquetSink,
+    schema: &SchemaRef,
+    existing: &[Listed],
+) -> Result<()> {
+    let holds = before.manifest.is_some() || !before.entries.is_empty();
+    match sink.mode {
+        WriteMode::Error if holds => {
+            let what = match (&before.manifest, before.entries.len()) {
+                (Some(_), n) => format!("{} holds committed output ({n} files)", sink.uri),
+                (None, n) => format!("{} holds {n} Parquet files", sink.uri),
+            };
+            Err(Error::new(ErrorKind::AlreadyExists, what)
+                .with_hint("set mode to overwrite or append, or write to another folder"))
+        }
+        WriteMode::Append => {
+            let Some(first) = existing.first() else { return Ok(()) };
+            let old = footer::read(first).await?;
+            unify(&[(first.uri.clone(), old.schema), ("the new output".into(), schema.clone())])
+                .map(|_| ())
+                .map_err(|e| e.with_hint("append only what has the same columns and types"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -221,18 +221,18 @@ impl LocalTarget {
 
     pub(super) async fn commit(
         &mut self,
-        finished: &[Finished],
-        manifest: &Manifest,
-        replaced: &[String],
+        finished: Vec<Finished>,
+        manifest: Manifest,
+        replaced: Vec<String>,
     ) -> Result<Vec<String>> {
         let job = Commit {
             out: self.out.clone(),
             uri: self.uri.clone(),
             staging: self.staging.clone(),
             seen: self.seen.clone(),
-            names: finished.iter().map(|f| f.name.clone()).collect(),
-            manifest: manifest.clone(),
-            replaced: replaced.to_vec(),
+            names: finished.into_iter().map(|f| f.name).collect(),
+            manifest,
+            replaced,
         };
         let job = Arc::new(job);
         // If the caller goes away in the middle, the blocking task still runs to its end: the commit

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_plan::WriteMode;
-use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
     MultipartUpload, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload,
@@ -154,18 +153,39 @@ impl RemoteTarget {
 
     pub(super) async fn commit(
         &mut self,
-        finished: &[Finished],
-        manifest: &Manifest,
-        replaced: &[String],
+        finished: Vec<Finished>,
+        manifest: Manifest,
+        replaced: Vec<String>,
     ) -> Result<Vec<String>> {
         debug_assert_eq!(finished.len(), self.ready.len());
-        while let Some((path, mut upload)) = self.ready.pop() {
-            if let Err(e) = upload.complete().await {
-                let uri = self.bucket.uri(&path);
-                self.ready.push((path, upload));
-                return Err(store_error(e, &uri));
+        let mut tasks = JoinSet::new();
+        let mut failure = None;
+        loop {
+            while failure.is_none()
+                && tasks.len() < AT_ONCE
+                && let Some((path, mut upload)) = self.ready.pop()
+            {
+                tasks.spawn(async move {
+                    let done = upload.complete().await;
+                    (path, upload, done)
+                });
             }
-            self.completed.push(path);
+            match tasks.join_next().await {
+                None => break,
+                Some(Ok((path, _, Ok(_)))) => self.completed.push(path),
+                Some(Ok((path, upload, Err(e)))) => {
+                    failure.get_or_insert(store_error(e, &self.bucket.uri(&path)));
+                    self.ready.push((path, upload));
+                }
+                Some(Err(e)) => {
+                    failure.get_or_insert(
+                        Error::new(ErrorKind::Cancelled, "a commit was stopped").with_source(e),
+                    );
+                }
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
         }
 
         let path = self.path(manifest::PATH)?;
@@ -210,44 +230,21 @@ impl RemoteTarget {
         // From here on the run is committed, whatever happens.
         self.completed.clear();
         let old: Vec<Path> = replaced.iter().filter_map(|name| self.path(name).ok()).collect();
-        Ok(self.delete(old).await)
-    }
-
-    /// Deletes objects and returns the URIs of those that could not be.
-    async fn delete(&self, paths: Vec<Path>) -> Vec<String> {
-        stream::iter(paths)
-            .map(|path| async move {
-                match self.bucket.store.delete(&path).await {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => None,
-                    Err(_) => Some(self.bucket.uri(&path)),
-                }
-            })
-            .buffer_unordered(AT_ONCE)
-            .filter_map(futures::future::ready)
-            .collect()
-            .await
+        Ok(delete(self.bucket.clone(), old).await)
     }
 
     pub(super) async fn abort(mut self) -> Vec<String> {
         self.tasks.shutdown().await;
         let uploads: Vec<(Path, Box<dyn MultipartUpload>)> =
             self.ready.drain(..).chain(self.open.take().map(|u| (u.path, u.upload))).collect();
-        let bucket = self.bucket.clone();
-        let mut left: Vec<String> = stream::iter(uploads)
-            .map(|(path, mut upload)| {
-                let bucket = bucket.clone();
-                async move {
-                    let uri = format!("{} (an upload that was not completed)", bucket.uri(&path));
-                    Ok::<_, Error>(upload.abort().await.err().map(|_| uri))
-                }
-            })
-            .buffer_unordered(AT_ONCE)
-            .try_filter_map(|left| async { Ok(left) })
-            .try_collect()
-            .await
-            .unwrap_or_default();
+        let mut left = Vec::new();
+        for (path, mut upload) in uploads {
+            if upload.abort().await.is_err() {
+                left.push(format!("{} (an upload that was not completed)", self.bucket.uri(&path)));
+            }
+        }
         let completed = std::mem::take(&mut self.completed);
-        left.extend(self.delete(completed).await);
+        left.extend(delete(self.bucket.clone(), completed).await);
         left
     }
 }
@@ -279,4 +276,26 @@ async fn wait(tasks: &mut JoinSet<object_store::Result<()>>, most: usize, uri: &
         }
     }
     Ok(())
+}
+
+/// Deletes objects and returns the URIs of those that could not be.
+async fn delete(bucket: Bucket, paths: Vec<Path>) -> Vec<String> {
+    let mut tasks = JoinSet::new();
+    let mut left = Vec::new();
+    for path in paths {
+        if tasks.len() >= AT_ONCE {
+            left.extend(tasks.join_next().await.and_then(|r| r.ok().flatten()));
+        }
+        let bucket = bucket.clone();
+        tasks.spawn(async move {
+            match bucket.store.delete(&path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => None,
+                Err(_) => Some(bucket.uri(&path)),
+            }
+        });
+    }
+    while let Some(result) = tasks.join_next().await {
+        left.extend(result.ok().flatten());
+    }
+    left
 }

@@ -72,10 +72,10 @@ async fn damaged_bytes_never_panic() {
     let mut errors = 0;
     for at in 0..good.len() {
         // Every byte of the footer, some of the pages.
-        if at < good.len() * 2 / 3 && at % 13 != 0 {
+        if at < good.len() * 2 / 3 && at % 41 != 0 {
             continue;
         }
-        for with in [0xff, 0x80, 0x01] {
+        for with in [0xff, 0x01] {
             let mut bad = good.clone();
             bad[at] ^= with;
             std::fs::write(&path, &bad).unwrap();

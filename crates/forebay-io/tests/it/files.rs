@@ -73,7 +73,7 @@ pub fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
 pub fn numbered(first: i64, rows: i64) -> RecordBatch {
     let ids: Vec<i64> = (first..first + rows).collect();
     let names: Vec<String> =
-        ids.iter().map(|i| format!("name {i} {}", "x".repeat((i % 17) as usize))).collect();
+        ids.iter().map(|i| format!("name {i} {}", "x".repeat(i.rem_euclid(17) as usize))).collect();
     batch(vec![
         ("id", Arc::new(Int64Array::from(ids)) as ArrayRef),
         ("name", Arc::new(StringArray::from(names)) as ArrayRef),

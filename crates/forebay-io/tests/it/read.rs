@@ -367,3 +367,43 @@ async fn a_summary_has_what_inspect_shows() {
     assert_eq!(columns[0].codecs, ["zstd"]);
     assert!(columns[0].compressed > 0 && columns[0].dictionary);
 }
+
+/// The executor moves these between threads.
+#[tokio::test]
+async fn futures_and_readers_are_send() {
+    fn send<T: Send>(_: &T) {}
+    fn sync<T: Send + Sync + Clone>(_: &T) {}
+    let dir = tempfile::tempdir().unwrap();
+    write(&dir.path().join("a.parquet"), &numbered(0, 3));
+    let from = source(&[text(dir.path())]);
+    let open = Dataset::open(&from);
+    send(&open);
+    let reader = BlockReader::all(Arc::new(open.await.unwrap())).unwrap();
+    sync(&reader);
+    let fetch = reader.fetch(0, None);
+    send(&fetch);
+    let fetched = fetch.await.unwrap();
+    send(&fetched);
+    let sink = forebay_plan::ParquetSink::new(text(&dir.path().join("out")));
+    let create = forebay_io::ParquetWriter::create(&sink, reader.schema());
+    send(&create);
+    let mut writer = create.await.unwrap();
+    send(&writer);
+    {
+        let ship = writer.ship();
+        send(&ship);
+        ship.await.unwrap();
+    }
+    let commit = writer.commit();
+    send(&commit);
+    commit.await.unwrap();
+    let writer = forebay_io::ParquetWriter::create(
+        &forebay_plan::ParquetSink::new(text(&dir.path().join("gone"))),
+        reader.schema(),
+    )
+    .await
+    .unwrap();
+    let abort = writer.abort();
+    send(&abort);
+    assert!(abort.await.paths.is_empty());
+}
