@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import forebay as fb
 import torch  # noqa: F401 - the tensors are torch's: an import, so outside every clock and gauge
+
+import forebay as fb
 from case import IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
 from data import COLUMNS, Source
 
