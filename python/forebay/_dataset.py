@@ -335,7 +335,8 @@ class Dataset:
         format : {"torch", "numpy", "arrow", "dlpack"}, default "torch"
             What ``batch["column"]`` is. None of them copies the slab.
         pin_memory : bool, optional
-            Reserved for batches in pinned memory; CPU memory is delivered today.
+            Batches in pinned memory, where a CUDA device is found; elsewhere ordinary memory, with one
+            notice.
         num_threads : int, optional
             CPU threads. Default: the CPUs of the cgroup.
         memory_limit : int or str, optional

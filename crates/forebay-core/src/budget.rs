@@ -53,6 +53,8 @@ struct State {
 
 struct AccountState {
     limit: u64,
+    /// What work beyond the head may hold, not counting what the consumer holds.
+    ahead: u64,
     used: u64,
     peak: u64,
     by_kind: [u64; KINDS],
@@ -113,7 +115,9 @@ impl State {
             .filter(|(id, _)| **id != account)
             .map(|(_, other)| other.missing_head())
             .sum();
-        a.used.saturating_add(bytes) <= a.limit
+        let own = a.used.saturating_add(bytes);
+        own <= a.limit
+            && own - a.by_kind[Held::Consumer as usize] <= a.ahead
             && self.used.saturating_add(bytes).saturating_add(others) <= self.limit
     }
 
@@ -190,6 +194,7 @@ impl ByteBudget {
             id,
             AccountState {
                 limit,
+                ahead: u64::MAX,
                 used: 0,
                 peak: 0,
                 by_kind: [0; KINDS],
@@ -256,6 +261,15 @@ impl Account {
     /// Bytes that this account holds of one kind.
     pub fn held(&self, kind: Held) -> u64 {
         self.with(|a| a.by_kind[kind as usize])
+    }
+
+    /// Bounds what work beyond the head may hold, for a consumer that needs no more to be fed: memory
+    /// that is not used is memory that others can use. What the consumer holds itself does not
+    /// count. Default: the account's limit.
+    pub fn set_ahead(&self, bytes: u64) {
+        if let Some(a) = lock(&self.0.budget.0).accounts.get_mut(&self.0.id) {
+            a.ahead = bytes;
+        }
     }
 
     /// Moves the head of the line to `seq`: everything up to it is admitted at once from now on.

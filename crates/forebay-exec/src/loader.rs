@@ -40,6 +40,10 @@ const PREFETCH_BYTES: u64 = 64 << 20;
 /// byte has in flight, doubled.
 const READ_AHEAD: u64 = 128 << 20;
 
+/// Batches in the hands of the consumer from which on it is told: more than any training loop keeps,
+/// fewer than a list of an epoch.
+const MANY_HELD: u64 = 64;
+
 /// What a loader is asked for, beyond the plan.
 #[derive(Clone, Debug)]
 pub struct LoaderConfig {
@@ -114,8 +118,9 @@ impl Loader {
             .prefetch
             .unwrap_or_else(|| (PREFETCH_BYTES / slab.max(1)).clamp(2, 32) as usize)
             .max(1);
-        let natural = fit(&pipeline, &schedule, slab, prefetch as u64, limit)?;
-        let account = budget.open(natural.min(limit), slab);
+        let ahead = fit(&pipeline, &schedule, slab, prefetch as u64, limit)?;
+        let account = budget.open(limit, slab);
+        account.set_ahead(ahead);
         Ok(Self {
             pipeline,
             outputs,
@@ -195,8 +200,8 @@ impl Loader {
     }
 }
 
-/// How many bytes the loader would use if nobody limited it; an error where the limit is too small
-/// for the order that was asked for.
+/// How many bytes keep the loader going at full speed; an error where the limit is too small for the
+/// order that was asked for.
 fn fit(pipeline: &Pipeline, schedule: &Schedule, slab: u64, prefetch: u64, limit: u64) -> Result<u64> {
     let fetch = (0..pipeline.dataset.blocks.len())
         .map(|b| pipeline.reader.cost(b).fetch)
@@ -234,7 +239,9 @@ fn fit(pipeline: &Pipeline, schedule: &Schedule, slab: u64, prefetch: u64, limit
         .at_place("loader(memory_limit=...)")
         .with_hint(hint));
     }
-    Ok(slabs + mixes * schedule.own_lanes() * window + 8 * fetch)
+    // A window that is being opened holds its encoded bytes as well, for a while.
+    let opening = window + schedule.window().saturating_mul(fetch);
+    Ok(slabs + mixes * schedule.own_lanes() * opening)
 }
 
 fn mib(bytes: u64) -> String {
@@ -290,6 +297,7 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>, first: u64
 
 async fn feed(shared: Arc<Shared>, mut opened: watch::Receiver<u64>, first: u64) {
     let steps = shared.order.steps();
+    let mut warned = false;
     for step in first..steps {
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
         if opened.wait_for(|through| *through > step).await.is_err() {
@@ -312,6 +320,13 @@ async fn feed(shared: Arc<Shared>, mut opened: watch::Receiver<u64>, first: u64)
         if held > 0 && held + bytes > shared.account.limit() {
             shared.ready.put(step, Err(held_too_long(held, bytes, shared.account.limit())));
             return;
+        }
+        if held > MANY_HELD * bytes && !warned {
+            warned = true;
+            tracing::warn!(
+                batches = held / bytes.max(1),
+                "the trainer holds many batches; each further one takes fresh memory, up to memory_limit"
+            );
         }
         let done = Arc::clone(&shared);
         shared.assembler.start(&shared.pool, step, rows, Some(reservation), move |result| {

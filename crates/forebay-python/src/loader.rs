@@ -105,25 +105,22 @@ impl Epoch {
             ));
         }
         let Some(mut epoch) = self.take() else { return Ok(None) };
-        let result = detached(py, |tick| Ok((epoch.next_with(tick), epoch)));
-        // An interrupted wait gives the epoch back: the user may go on after Ctrl-C.
-        let (next, epoch) = result?;
-        match next {
-            None => {
-                py.detach(|| drop(epoch));
-                Ok(None)
+        let next = match detached(py, |tick| Ok(epoch.next_with(tick))) {
+            Ok(next) => next,
+            Err(raised) => {
+                // Ctrl-C ended the wait, not the epoch: the user may go on.
+                self.put(epoch);
+                return Err(raised);
             }
+        };
+        match next {
             Some(Ok(batch)) => {
                 self.put(epoch);
                 to_object(py, &batch, self.format).map(Some)
             }
-            Some(Err(e)) => {
-                if e.kind() == forebay::ErrorKind::Cancelled {
-                    self.put(epoch);
-                } else {
-                    py.detach(|| drop(epoch));
-                }
-                Err(to_python(py, &e))
+            ended => {
+                py.detach(|| drop(epoch));
+                ended.transpose().map(|_| None).map_err(|e| to_python(py, &e))
             }
         }
     }
@@ -148,9 +145,7 @@ impl Drop for Epoch {
         } else if epoch.is_some() {
             // Joining threads may wait for one of them to finish a row; none of them needs the
             // interpreter, except to log, so it is let go meanwhile.
-            match Python::try_attach(|py| py.detach(|| drop(epoch))) {
-                Some(()) | None => {}
-            }
+            let _ = Python::try_attach(|py| py.detach(|| drop(epoch)));
         }
     }
 }

@@ -42,6 +42,9 @@ impl Loader {
         tick: Tick<'_>,
     ) -> Result<Self> {
         options.validate()?;
+        if options.pin_memory == Some(true) {
+            tracing::warn!("pin_memory: there is no CUDA device here; batches stay in ordinary memory");
+        }
         // Explicit arguments first, the launcher's variables second, one process otherwise. Half
         // of a pair is an error rather than a guess.
         let (rank, world) = match (options.rank, options.world_size) {

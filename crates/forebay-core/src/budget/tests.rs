@@ -92,6 +92,18 @@ mod rules {
     }
 
     #[test]
+    fn what_the_consumer_holds_does_not_slow_the_prefetch() {
+        let budget = ByteBudget::new(1000);
+        let a = budget.open(1000, 0);
+        a.set_ahead(50);
+        let mut batch = poll(&mut a.reserve(1, 40)).unwrap();
+        assert!(poll(&mut a.reserve(2, 40)).is_none());
+        batch.set_kind(Held::Consumer);
+        assert!(poll(&mut a.reserve(2, 40)).is_some());
+        assert!(poll(&mut a.reserve(2, 60)).is_none());
+    }
+
+    #[test]
     fn gauges_follow_the_kind() {
         let budget = ByteBudget::new(100);
         let a = budget.open(100, 0);
