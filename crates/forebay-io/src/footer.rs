@@ -259,9 +259,7 @@ fn without_false_dictionaries(
     metadata: ParquetMetaData,
     uri: &Arc<str>,
 ) -> Result<ParquetMetaData> {
-    let false_offset = |c: &ColumnChunkMetaData| {
-        c.dictionary_page_offset().is_some_and(|d| d <= 0 || d >= c.data_page_offset())
-    };
+    let false_offset = |c: &ColumnChunkMetaData| c.dictionary_page_offset().is_some_and(|d| d <= 0);
     if !metadata.row_groups().iter().any(|g| g.columns().iter().any(false_offset)) {
         return Ok(metadata);
     }
@@ -328,4 +326,78 @@ fn check(metadata: &ParquetMetaData, pin: &Pin, uri: &Arc<str>) -> Result<()> {
         return Err(corrupt(uri, &format!("is damaged: it claims {rows} rows")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use arrow::array::{Int64Array, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+
+    fn file() -> (Bytes, Pin) {
+        let column = Arc::new(Int64Array::from_iter_values(0..10)) as _;
+        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let pin = Pin {
+            size: bytes.len() as u64,
+            e_tag: None,
+            version: None,
+            mtime_ns: None,
+            inode: None,
+        };
+        (bytes.into(), pin)
+    }
+
+    fn footer(bytes: &Bytes, pin: &Pin) -> Result<Footer> {
+        match decode(&[(0..pin.size, bytes.clone())], pin, &"f".into())? {
+            Step::Done(footer) => Ok(*footer),
+            Step::Need(range) => panic!("needs {range:?}"),
+        }
+    }
+
+    #[test]
+    fn a_dictionary_offset_of_zero_is_no_dictionary() {
+        let (bytes, pin) = file();
+        let metadata = Arc::unwrap_or_clone(footer(&bytes, &pin).unwrap().metadata);
+        let mut builder = metadata.into_builder();
+        let groups = builder
+            .take_row_groups()
+            .into_iter()
+            .map(|g| {
+                let mut g = g.into_builder();
+                let columns = g
+                    .take_columns()
+                    .into_iter()
+                    .map(|c| c.into_builder().set_dictionary_page_offset(Some(0)).build().unwrap())
+                    .collect();
+                g.set_column_metadata(columns).build().unwrap()
+            })
+            .collect();
+        let metadata = builder.set_row_groups(groups).build();
+        assert_eq!(chunk_range(metadata.row_group(0).column(0)).unwrap().start, 0);
+        let right = without_false_dictionaries(metadata, &"f".into()).unwrap();
+        assert!(chunk_range(right.row_group(0).column(0)).unwrap().start > 0);
+        assert!(right.offset_index().is_some(), "the page index is kept");
+    }
+
+    #[test]
+    fn a_damaged_page_index_is_done_without() {
+        let (bytes, pin) = file();
+        let good = footer(&bytes, &pin).unwrap();
+        let column = good.metadata.row_group(0).column(0);
+        let at = column.offset_index_offset().unwrap() as usize;
+        let len = column.offset_index_length().unwrap() as usize;
+        let column_at = column.column_index_offset().unwrap() as usize;
+        let column_len = column.column_index_length().unwrap() as usize;
+        let mut bad = bytes.to_vec();
+        bad[at..at + len].fill(0xff);
+        bad[column_at..column_at + column_len].fill(0xff);
+        let found = footer(&bad.into(), &pin).unwrap();
+        assert!(found.metadata.offset_index().is_none());
+        assert_eq!(found.schema, good.schema);
+    }
 }

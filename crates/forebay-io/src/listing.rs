@@ -56,6 +56,19 @@ pub(crate) async fn list(uris: &[String], options: &StorageOptions) -> Result<Ve
     Ok(out)
 }
 
+/// The data that a folder or prefix holds, as a reader would see it; empty where it does not exist.
+pub(crate) async fn folder(uri: &str, options: &StorageOptions) -> Result<Vec<Listed>> {
+    match resolve(uri, options)? {
+        Place::Local { path, .. } => {
+            let uri = uri.to_owned();
+            tokio::task::spawn_blocking(move || local::folder(&uri, &path))
+                .await
+                .map_err(|e| Error::internal("listing a folder failed").with_source(e))?
+        }
+        Place::Remote { bucket, key } => remote::folder(&bucket, &key).await,
+    }
+}
+
 /// Lists one argument.
 async fn list_one(uri: &str, options: &StorageOptions) -> Result<Vec<Listed>> {
     match resolve(uri, options)? {

@@ -20,6 +20,7 @@ mod remote;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
@@ -100,6 +101,7 @@ enum Target {
 }
 
 /// What was in the target when the run began.
+#[derive(Default)]
 struct Before {
     manifest: Option<Manifest>,
     /// The files that count: those of the manifest, or the data files of a folder without one.
@@ -131,7 +133,6 @@ impl ParquetWriter {
         let run = uuid::Uuid::new_v4().simple().to_string()[..12].to_owned();
         let encoder = encode::Encoder::new(sink, schema.clone(), &run)?;
         let place = resolve(&sink.uri, &sink.storage)?;
-        let existing = existing(sink).await?;
         let (target, manifest) = match place {
             Place::Local { path, .. } => {
                 let (uri, run) = (sink.uri.trim_end_matches('/').to_owned(), run.clone());
@@ -147,27 +148,27 @@ impl ParquetWriter {
                 (Target::Remote(t), m)
             }
         };
-        let entries = match &manifest {
-            Some(manifest) => manifest.files.clone(),
-            None => existing.iter().map(entry_of).collect(),
-        };
-        let before = Before { manifest, entries };
-        let this = Self {
+        let mut this = Self {
             encoder,
             queue: VecDeque::new(),
             finished: Vec::new(),
             target,
             run,
             mode: sink.mode,
-            before,
+            before: Before::default(),
             failed: false,
         };
-        if let Err(e) = check_mode(&this.before, sink, &schema, &existing).await {
-            // Nothing was written; take the empty staging folder away again.
-            this.abort().await;
-            return Err(e);
+        match before(sink, manifest, &schema).await {
+            Ok(before) => {
+                this.before = before;
+                Ok(this)
+            }
+            Err(e) => {
+                // Nothing was written; take the empty staging folder away again.
+                this.abort().await;
+                Err(e)
+            }
         }
-        Ok(this)
     }
 
     /// Encodes a batch into memory. CPU work; call [`Self::ship`] afterwards.
@@ -275,61 +276,45 @@ impl ParquetWriter {
     }
 }
 
-/// Checks what the target holds against the mode. Not a method: the writer itself may not be borrowed
-/// across an await, because its encoders are not `Sync`.
-async fn check_mode(
-    before: &Before,
+/// Finds what the target holds and checks it against the mode. Not a method: the writer itself may
+/// not be borrowed across an await, because its encoders are not `Sync`.
+async fn before(
     sink: &ParquetSink,
+    manifest: Option<Manifest>,
     schema: &SchemaRef,
-    existing: &[Listed],
-) -> Result<()> {
-    let holds = before.manifest.is_some() || !before.entries.is_empty();
+) -> Result<Before> {
+    // A manifest says what counts, so that a dataset which lost a file can still be replaced.
+    let entries: Vec<Entry> = match &manifest {
+        Some(manifest) => manifest.files.clone(),
+        None => {
+            let found = listing::folder(&sink.uri, &sink.storage).await?;
+            found.iter().map(entry_of).collect()
+        }
+    };
     match sink.mode {
-        WriteMode::Error if holds => {
-            let what = match (&before.manifest, before.entries.len()) {
-                (Some(_), n) => format!("{} holds committed output ({n} files)", sink.uri),
-                (None, n) => format!("{} holds {n} Parquet files", sink.uri),
+        WriteMode::Error if manifest.is_some() || !entries.is_empty() => {
+            let n = entries.len();
+            let what = match &manifest {
+                Some(_) => format!("{} holds committed output ({n} files)", sink.uri),
+                None => format!("{} holds {n} Parquet files", sink.uri),
             };
-            Err(Error::new(ErrorKind::AlreadyExists, what)
-                .with_hint("set mode to overwrite or append, or write to another folder"))
+            return Err(Error::new(ErrorKind::AlreadyExists, what)
+                .with_hint("set mode to overwrite or append, or write to another folder"));
         }
         WriteMode::Append => {
-            let Some(first) = existing.first() else { return Ok(()) };
-            let old = footer::read(first).await?;
-            unify(&[(first.uri.clone(), old.schema), ("the new output".into(), schema.clone())])
-                .map(|_| ())
-                .map_err(|e| e.with_hint("append only what has the same columns and types"))
+            let found = listing::folder(&sink.uri, &sink.storage).await?;
+            if let Some(first) = found.first() {
+                let old = footer::read(first).await?;
+                unify(&[
+                    (Arc::clone(&first.uri), old.schema),
+                    ("the new output".into(), Arc::clone(schema)),
+                ])
+                .map_err(|e| e.with_hint("append only what has the same columns and types"))?;
+            }
         }
-        _ => Ok(()),
+        WriteMode::Error | WriteMode::Overwrite => {}
     }
-}
-
-/// The data that the target holds now, as a reader would list it.
-async fn existing(sink: &ParquetSink) -> Result<Vec<Listed>> {
-    match listing::list(std::slice::from_ref(&sink.uri), &sink.storage).await {
-        Ok(files) => Ok(files),
-        // Nothing there yet. A missing bucket is found by the first request that writes; its error
-        // names the bucket, which a listing's would as well.
-        Err(e)
-            if e.kind() == ErrorKind::NotFound
-                && !e.message().contains("manifest")
-                && !e.message().contains("bucket s3") =>
-        {
-            Ok(Vec::new())
-        }
-        Err(e) if e.kind() == ErrorKind::NotFound && e.message().ends_with("is empty") => {
-            Ok(Vec::new())
-        }
-        // A damaged dataset may be replaced; anything else must not be hidden.
-        Err(e)
-            if sink.mode == WriteMode::Overwrite
-                && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Changed)
-                && e.message().contains("manifest") =>
-        {
-            Ok(Vec::new())
-        }
-        Err(e) => Err(e),
-    }
+    Ok(Before { manifest, entries })
 }
 
 fn entry_of(listed: &Listed) -> Entry {

@@ -55,6 +55,20 @@ pub(super) fn list(written: &str, path: &Path, prefix: &'static str) -> Result<V
     }
 }
 
+/// The data of a folder; empty where there is no such folder.
+pub(super) fn folder(written: &str, path: &Path) -> Result<Vec<Listed>> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => {
+            let mut walk = Walk::default();
+            walk.folder(path, "", trimmed(written), None, 0)?;
+            Ok(walk.sorted())
+        }
+        Ok(_) => Ok(Vec::new()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(file_error(e, "read", written)),
+    }
+}
+
 fn trimmed(written: &str) -> &str {
     let short = written.trim_end_matches('/');
     if short.is_empty() || short.ends_with(':') { written } else { short }

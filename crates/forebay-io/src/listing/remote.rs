@@ -44,7 +44,28 @@ pub(super) async fn list(bucket: &Bucket, key: &str) -> Result<Vec<Listed>> {
         }
         return Err(missing(bucket, key, &written).await);
     }
-    folder(bucket, key, &written, found).await
+    match content(bucket, key, &written, found).await? {
+        Content::Committed(files) => Ok(files),
+        Content::Plain(files, others) if files.is_empty() => Err(empty_folder(&written, &others)),
+        Content::Plain(files, _) => Ok(files),
+    }
+}
+
+/// The data of a prefix; empty where there is nothing.
+pub(super) async fn folder(bucket: &Bucket, key: &str) -> Result<Vec<Listed>> {
+    let written = format!("{}/{key}", bucket.root);
+    let found = below(bucket, key).await?;
+    match content(bucket, key, &written, found).await? {
+        Content::Committed(files) | Content::Plain(files, _) => Ok(files),
+    }
+}
+
+/// What a prefix holds.
+enum Content {
+    /// There is a manifest, so that no file at all is right, too.
+    Committed(Vec<Listed>),
+    /// Files by name, and the names that were not taken.
+    Plain(Vec<Listed>, Vec<String>),
 }
 
 /// Whether a key matches, or lies in a "folder" that does.
@@ -94,12 +115,12 @@ async fn below(bucket: &Bucket, prefix: &str) -> Result<BTreeMap<String, ObjectM
 }
 
 /// The data of a prefix: what manifests list, and Parquet names elsewhere.
-async fn folder(
+async fn content(
     bucket: &Bucket,
     key: &str,
     written: &str,
     found: BTreeMap<String, ObjectMeta>,
-) -> Result<Vec<Listed>> {
+) -> Result<Content> {
     // Folders with a manifest, outermost first: it speaks for everything below it.
     let mut owners: Vec<&str> = Vec::new();
     for relative in found.keys() {
@@ -151,10 +172,8 @@ async fn folder(
             others.push(relative.clone());
         }
     }
-    if files.is_empty() && !committed {
-        return Err(empty_folder(written, &others));
-    }
-    Ok(sorted(files))
+    let files = sorted(files);
+    Ok(if committed { Content::Committed(files) } else { Content::Plain(files, others) })
 }
 
 fn sorted(mut files: Vec<Listed>) -> Vec<Listed> {

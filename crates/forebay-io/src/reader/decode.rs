@@ -45,7 +45,8 @@ impl From<ParquetError> for Failure {
 
 /// Whether a text of the parquet crate says that 32-bit offsets overflowed.
 fn overflowed(text: &str) -> bool {
-    text.contains("overflow")
+    text.contains("index overflow decoding byte array")
+        || text.contains("would overflow list array")
 }
 
 pub(super) fn decode(
@@ -201,11 +202,7 @@ fn run(
                 .cloned()
                 .or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()))
                 .unwrap_or_default();
-            if text.contains("index overflow") {
-                Err(Failure::Overflow)
-            } else {
-                Err(Failure::Panic(text))
-            }
+            if overflowed(&text) { Err(Failure::Overflow) } else { Err(Failure::Panic(text)) }
         }
     }
 }
