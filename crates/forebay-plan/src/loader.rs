@@ -181,6 +181,14 @@ const KEYS: &[&str] = &[
     "prefetch",
 ];
 
+/// Arguments of torch's DataLoader that people bring along, and what they are here.
+const TORCH_WORDS: &[(&str, &str)] = &[
+    ("drop_last", "epoch_end=\"drop\""),
+    ("num_workers", "num_threads"),
+    ("prefetch_factor", "prefetch"),
+    ("generator", "seed"),
+];
+
 const CALL: Origin<'static> = Origin::Call("loader");
 
 /// Most threads that are asked for in earnest.
@@ -236,7 +244,16 @@ impl LoaderOptions {
 
     /// Reads and checks the arguments of a loader from a tree.
     pub fn from_node(node: &Node) -> Result<Self> {
-        let fields = Cursor::root(node, CALL).fields(KEYS, "batch_size=256")?;
+        let root = Cursor::root(node, CALL);
+        if let Some(entries) = root.entries() {
+            for (key, c) in entries? {
+                if let Some((_, here)) = TORCH_WORDS.iter().find(|(word, _)| *word == key.name) {
+                    let message = format!("unknown key {:?}", key.name);
+                    return Err(c.error(message, format!("torch's {} is {here} here", key.name)));
+                }
+            }
+        }
+        let fields = root.fields(KEYS, "batch_size=256")?;
         let example = "for example batch_size=256";
         let batch = match (fields.get("batch_size"), fields.get("global_batch_size")) {
             (Some(c), None) => BatchSize::Rank(c.whole(limits::BATCH, "256")?),

@@ -160,7 +160,7 @@ impl Origin<'_> {
 
 fn call(name: &str, path: &Path, value: Option<&str>) -> String {
     if path.is_root() {
-        format!("{name}()")
+        format!("{name}({})", value.unwrap_or_default())
     } else {
         format!("{name}({path}={})", value.unwrap_or("..."))
     }
@@ -184,6 +184,9 @@ mod tests {
         assert_eq!(Origin::Call("loader").place(&path, None, Some("0")), "loader(batch_size=0)");
         let path = Path::root().key("fill").key("a b");
         assert_eq!(Origin::Call("loader").place(&path, None, None), "loader(fill[\"a b\"]=...)");
+        assert_eq!(Origin::Call("loader").place(&Path::root(), None, None), "loader()");
+        let path = Path::root().key("limit");
+        assert_eq!(Origin::Method.place(&path, None, Some("-3")), "limit(-3)");
         let path = Path::root().key("stack").key("dtype");
         assert_eq!(Origin::Method.place(&path, None, None), "stack(dtype=...)");
     }

@@ -306,7 +306,10 @@ impl<'n> Cursor<'n> {
                     let hint = if what == "a step" || what == "an operator" {
                         "begin each with its own '-'".to_owned()
                     } else {
-                        format!("keep one of {}", words.join(", "))
+                        format!(
+                            "keep only {}, and check the indentation of the rest",
+                            words.join(" or ")
+                        )
                     };
                     return Err(self.error(
                         format!(
