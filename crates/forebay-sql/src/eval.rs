@@ -112,10 +112,6 @@ impl Program {
         self.ops.is_empty()
     }
 
-    pub(crate) fn has_filter(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Filter(_)))
-    }
-
     pub(crate) fn apply(&self, batch: &RecordBatch) -> Result<Applied> {
         let mut frame = Frame {
             slots: vec![None; self.slots],

@@ -24,6 +24,8 @@ pub(crate) struct StatColumn {
     /// The type in which values are compared: the column's own without dictionary or view, or the
     /// target of a cast that keeps the order.
     pub(crate) dtype: DataType,
+    /// Whether it may hold NaN: it is a float, and no cast of an integer.
+    pub(crate) nan: bool,
 }
 
 /// Comparisons of a column with a constant.
@@ -248,7 +250,7 @@ impl<'a> Builder<'a> {
         };
         let own = plain(self.schema.field_with_name(name).ok()?.data_type())?;
         let dtype = match target {
-            None => own,
+            None => own.clone(),
             Some(target) => {
                 let target = plain(target)?;
                 if !keeps_order(&own, &target) {
@@ -257,7 +259,7 @@ impl<'a> Builder<'a> {
                 target
             }
         };
-        Some(self.index(StatColumn { name: name.clone(), dtype }))
+        Some(self.index(StatColumn { name: name.clone(), nan: own.is_floating(), dtype }))
     }
 
     /// A column itself: null counts say nothing about a cast, which may make nulls.
@@ -318,7 +320,7 @@ impl<'a> Builder<'a> {
             Test::Compare(i, Compare::Gt | Compare::GtEq | Compare::NotEq, _) => self
                 .columns
                 .get(*i)
-                .is_some_and(|c| !c.dtype.is_floating() || excludes_nan.contains(c.name.as_str())),
+                .is_some_and(|c| !c.nan || excludes_nan.contains(c.name.as_str())),
             _ => true,
         };
         self.and(parts.iter().filter(|t| safe(t)).cloned().collect())

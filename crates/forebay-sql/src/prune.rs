@@ -105,21 +105,29 @@ impl Pruner {
         names.sort_unstable();
         names.dedup();
         for name in names {
-            let own = |i: usize| self.columns.get(i).is_some_and(|c| c.name == name);
-            let test = self.test.restrict(&own);
+            let own = |c: &StatColumn| c.name == name;
+            let mut rows = None;
+            let mut bounds: Vec<Option<Bounds>> = self
+                .columns
+                .iter()
+                .map(|c| {
+                    let (bounds, pages) = if own(c) { stats::pages(file, c, group) } else { None }?;
+                    rows = Some(pages);
+                    Some(bounds)
+                })
+                .collect();
+            let Some(rows) = rows else { continue };
+            // Columns that are the same in every row have no pages, and are known all the same.
+            for (column, bounds) in self.columns.iter().zip(&mut bounds) {
+                if bounds.is_none() {
+                    *bounds = stats::whole_file(file, column, &rows);
+                }
+            }
+            let known = |i: usize| bounds.get(i).is_some_and(Option::is_some);
+            let test = self.test.restrict(&known);
             if test == Test::Always {
                 continue;
             }
-            let mut rows = None;
-            let mut bounds = Vec::with_capacity(self.columns.len());
-            for (i, column) in self.columns.iter().enumerate() {
-                let pages = if own(i) { stats::pages(file, column, group) } else { None };
-                bounds.push(pages.map(|(b, r)| {
-                    rows = Some(r);
-                    b
-                }));
-            }
-            let Some(rows) = rows else { continue };
             let may = passes(&test, &Containers { bounds, rows: UInt64Array::from(rows.clone()) });
             if may.iter().all(|m| *m) {
                 continue;

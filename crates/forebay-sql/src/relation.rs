@@ -7,7 +7,7 @@
 //! really needed; what is not is neither read nor computed.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arrow::array::UInt32Array;
 use arrow::compute::filter;
@@ -39,9 +39,8 @@ struct Source {
     input: SchemaRef,
     ops: Vec<Op>,
     steps: Vec<StepText>,
-    /// The filters before the first limit, over the input's columns.
-    prunable: Vec<Expr>,
-    pruner: OnceLock<Option<Pruner>>,
+    /// The test on statistics of the filters before the first limit.
+    pruner: Option<Pruner>,
 }
 
 /// Compiled relational steps. Cheap to clone; `Send` and `Sync`.
@@ -102,6 +101,10 @@ impl Relation {
     /// boolean, a function whose result would differ between runs: each with the step's place, and
     /// a caret under the word where there is one. Other steps are refused.
     pub fn compile(input: &SchemaRef, steps: &[(usize, Step)]) -> Result<Self> {
+        on_large_stack(|| Self::compile_here(input, steps))?
+    }
+
+    fn compile_here(input: &SchemaRef, steps: &[(usize, Step)]) -> Result<Self> {
         let mut compiler = Compiler::new(input)?;
         for (index, step) in steps {
             let place = format!("steps[{index}].{}", step.name());
@@ -110,8 +113,8 @@ impl Relation {
         let Compiler { columns, ops, steps, prunable, .. } = compiler;
         let outputs: Vec<(FieldRef, usize)> =
             columns.into_iter().map(|c| (c.field, c.slot)).collect();
-        let source =
-            Source { input: Arc::clone(input), ops, steps, prunable, pruner: OnceLock::new() };
+        let pruner = Pruner::new(&prunable, input);
+        let source = Source { input: Arc::clone(input), ops, steps, pruner };
         let ops = source.ops.clone();
         Ok(Self::lower(Arc::new(source), ops, &outputs))
     }
@@ -248,13 +251,7 @@ impl Relation {
 
     /// The pruning predicate of the filters before the first limit.
     pub(crate) fn pruner(&self) -> Option<&Pruner> {
-        if !self.has_filter {
-            return None;
-        }
-        self.source
-            .pruner
-            .get_or_init(|| Pruner::new(&self.source.prunable, &self.source.input))
-            .as_ref()
+        if self.has_filter { self.source.pruner.as_ref() } else { None }
     }
 }
 
@@ -593,6 +590,24 @@ impl Compiler {
         );
         Ok(())
     }
+}
+
+/// Runs the compiler on a thread with room for its recursion: the parser and the planner take tens
+/// of kilobytes per level of an expression where they are not optimised, and the caller may be a
+/// worker thread with a stack of 2 MiB. Pages of the stack that are not touched cost nothing.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    const STACK: usize = 64 << 20;
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("forebay-compile".to_owned())
+            .stack_size(STACK)
+            .spawn_scoped(scope, work)
+            .map_err(|e| {
+                Error::new(ErrorKind::Resource, "cannot start a thread to compile the steps")
+                    .with_source(e)
+            })?;
+        thread.join().map_err(|_| Error::internal("the compiler of SQL expressions panicked"))
+    })
 }
 
 /// The rows of a batch before the one that an error names.

