@@ -16,8 +16,8 @@ use parquet::DecodeResult;
 use parquet::arrow::parquet_to_arrow_schema;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
-    ColumnChunkMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions,
-    ParquetMetaDataPushDecoder, ParquetStatisticsPolicy,
+    ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
+    ParquetMetaDataOptions, ParquetMetaDataPushDecoder, ParquetStatisticsPolicy,
 };
 
 use crate::dataset::Pin;
@@ -172,7 +172,7 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
         Err(_) => return Err(corrupt(uri, "is damaged: its footer cannot be decoded")),
     };
     let metadata = match decoded {
-        DecodeResult::Data(metadata) => without_false_dictionaries(metadata, uri)?,
+        DecodeResult::Data(metadata) => corrected(metadata, uri)?,
         DecodeResult::NeedsData(ranges) => {
             let start = ranges.iter().map(|r| r.start).min().unwrap_or(0);
             let end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
@@ -254,19 +254,31 @@ pub(crate) fn parse_error(e: ParquetError, uri: &Arc<str>, what: &str) -> Error 
     error.in_file(Arc::clone(uri)).with_source(e)
 }
 
-/// Drops dictionary offsets that cannot be: some writers put 0 where there is no dictionary.
-fn without_false_dictionaries(
-    metadata: ParquetMetaData,
-    uri: &Arc<str>,
-) -> Result<ParquetMetaData> {
+/// Corrects what some writers get wrong and what the row groups and pages tell better: a dictionary
+/// offset of 0 where there is no dictionary, and a row count of the file that is not the sum of its
+/// row groups (the parquet crate would deliver no more rows than that, without a word).
+fn corrected(metadata: ParquetMetaData, uri: &Arc<str>) -> Result<ParquetMetaData> {
     let false_offset = |c: &ColumnChunkMetaData| c.dictionary_page_offset().is_some_and(|d| d <= 0);
-    if !metadata.row_groups().iter().any(|g| g.columns().iter().any(false_offset)) {
+    let file = metadata.file_metadata();
+    let rows = metadata.row_groups().iter().fold(0i64, |n, g| n.saturating_add(g.num_rows()));
+    let false_rows = file.num_rows() != rows;
+    if !false_rows && !metadata.row_groups().iter().any(|g| g.columns().iter().any(false_offset)) {
         return Ok(metadata);
     }
     let problem = |e| parse_error(e, uri, "its footer cannot be read");
-    let mut builder = metadata.into_builder();
-    let mut groups = Vec::new();
-    for group in builder.take_row_groups() {
+    let file = FileMetaData::new(
+        file.version(),
+        rows,
+        file.created_by().map(str::to_owned),
+        file.key_value_metadata().cloned(),
+        file.schema_descr_ptr(),
+        file.column_orders().cloned(),
+    );
+    let mut old = metadata.into_builder();
+    let mut builder = ParquetMetaDataBuilder::new(file)
+        .set_column_index(old.take_column_index())
+        .set_offset_index(old.take_offset_index());
+    for group in old.take_row_groups() {
         let mut group = group.into_builder();
         let mut columns = Vec::new();
         for column in group.take_columns() {
@@ -276,9 +288,10 @@ fn without_false_dictionaries(
                 column
             });
         }
-        groups.push(group.set_column_metadata(columns).build().map_err(problem)?);
+        builder =
+            builder.add_row_group(group.set_column_metadata(columns).build().map_err(problem)?);
     }
-    Ok(builder.set_row_groups(groups).build())
+    Ok(builder.build())
 }
 
 /// The byte range of a column chunk, checked against nothing yet.
@@ -379,7 +392,7 @@ mod tests {
             .collect();
         let metadata = builder.set_row_groups(groups).build();
         assert_eq!(chunk_range(metadata.row_group(0).column(0)).unwrap().start, 0);
-        let right = without_false_dictionaries(metadata, &"f".into()).unwrap();
+        let right = corrected(metadata, &"f".into()).unwrap();
         assert!(chunk_range(right.row_group(0).column(0)).unwrap().start > 0);
         assert!(right.offset_index().is_some(), "the page index is kept");
     }
