@@ -57,8 +57,10 @@ impl Pipeline {
         let needed = relation.input_columns();
         let views = image_columns(&normal, &relation, &all.schema());
         let reader = BlockReader::new(Arc::clone(&dataset), &needed)?.with_views(&views);
-        // The reader gives fewer columns, some as views: compile against what really comes.
-        let relation = Relation::compile(&reader.schema(), &normal.relational)?;
+        // The reader gives some columns as views: compile against the types that really come. All
+        // columns stay known, for a step may name one that nothing needs (`drop`); the relation
+        // finds its columns by name and asks the reader for no more than `needed`.
+        let relation = Relation::compile(&all.with_views(&views).schema(), &normal.relational)?;
         Ok(Self {
             plan: Arc::new(plan.clone()),
             dataset,
