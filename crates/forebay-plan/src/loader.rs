@@ -151,13 +151,14 @@ pub struct LoaderOptions {
     pub format: Format,
     /// Columns of lists whose lengths differ. Default: an error.
     pub lists: PerColumn<Lists>,
-    /// Batches in pinned memory. Default: where there is a GPU.
+    /// Batches in pinned memory. Default: no. Without GPU support, which is not there yet, `true` gives
+    /// a notice and ordinary memory.
     pub pin_memory: Option<bool>,
     /// CPU threads. Default: the CPUs of the cgroup.
     pub num_threads: Option<u64>,
     /// This loader's share of the memory in bytes. Default: the budget of the process.
     pub memory_limit: Option<u64>,
-    /// Batches made ahead. Default: as many as the memory allows, up to a small number.
+    /// Batches in the making or ready. Default: 64 MiB of them, at least 2 and at most 32.
     pub prefetch: Option<u64>,
 }
 
