@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from forebay import _forebay
@@ -17,8 +17,13 @@ Uri = str | os.PathLike[str]
 
 
 def _uris(uri: Uri | Sequence[Uri]) -> list[str]:
-    many = [uri] if isinstance(uri, (str, os.PathLike)) else list(uri)
-    return [os.fspath(u) for u in many]
+    many: Any = [uri] if isinstance(uri, (str, os.PathLike)) else uri
+    if isinstance(many, Iterable) and not isinstance(many, bytes):
+        uris = [os.fspath(u) if isinstance(u, (str, os.PathLike)) else None for u in many]
+        if all(isinstance(u, str) for u in uris):
+            return uris
+    msg = f"read_parquet({uri!r}): expected a path, glob, folder or URI, or a list of them"
+    raise TypeError(msg)
 
 
 def _names(columns: str | Sequence[str]) -> list[str]:
@@ -33,6 +38,8 @@ def _number(value: Any) -> Any:
     """A number as JSON has it; NaN and infinity have no JSON form and are written as words."""
     if hasattr(value, "item"):
         value = value.item()
+    if isinstance(value, bool):
+        return int(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
@@ -120,7 +127,7 @@ class Dataset:
     def filter(self, expr: str) -> Dataset:
         """Keep the rows for which a SQL expression is true (not false, not null).
 
-        Row groups and pages that cannot hold such a row, by their statistics, are not read.
+        Row groups that cannot hold such a row, by their statistics, are not read.
 
         Parameters
         ----------
@@ -335,8 +342,8 @@ class Dataset:
         format : {"torch", "numpy", "arrow", "dlpack"}, default "torch"
             What ``batch["column"]`` is. None of them copies the slab.
         pin_memory : bool, optional
-            Batches in pinned memory, where a CUDA device is found; elsewhere ordinary memory, with one
-            notice.
+            Accepted, with one notice if true: batches are in ordinary memory, since there is no GPU
+            support yet.
         num_threads : int, optional
             CPU threads. Default: the CPUs of the cgroup.
         memory_limit : int or str, optional

@@ -66,6 +66,10 @@ class SchemaError(ForebayError, TypeError):
     """Schemas or types do not fit each other."""
 
 
+class DataError(ForebayError, ValueError):
+    """A value in the data does not allow the operation: an overflow, a failed cast."""
+
+
 class UnsupportedError(ForebayError, NotImplementedError):
     """The input is valid, and Forebay does not handle it."""
 
@@ -97,6 +101,7 @@ _CLASSES: dict[str, type[ForebayError]] = {
     "already_exists": AlreadyExistsError,
     "corrupt": CorruptDataError,
     "schema": SchemaError,
+    "value": DataError,
     "unsupported": UnsupportedError,
     "io": StorageError,
     "resource": ResourceError,

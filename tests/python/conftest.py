@@ -1,0 +1,73 @@
+"""Fixtures: the binary, real data, and a check that no test leaves memory or threads behind."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import support
+
+import forebay as fb
+
+
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Remember whether the test itself passed."""
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """When a test is over, every gauge is back at zero."""
+    yield
+    if not request.node.stash.get(PASSED, False):
+        return  # its traceback holds on to whatever the test had
+    gc.collect()
+    support.until(lambda: fb.memory().used == 0, f"memory back at 0: {fb.memory()}")
+    support.until(lambda: fb.memory().accounts == 0, f"no open account: {fb.memory()}")
+
+
+@pytest.fixture(scope="session")
+def binary() -> Path:
+    """Where the command line is; `make test` builds it."""
+    assert support.BINARY.exists(), f"{support.BINARY} is missing; set FOREBAY_BIN"
+    return support.BINARY
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real files that the repository does not ship."""
+    if not support.DATA.is_dir():
+        pytest.skip(f"{support.DATA} is not there; set FOREBAY_TEST_DATA")
+    return support.DATA
+
+
+@pytest.fixture(scope="session")
+def flights(data: Path) -> str:
+    return str(data / "flights")
+
+
+@pytest.fixture(scope="session")
+def photographs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The 200 photographs in two files with row groups of 20."""
+    paths = sorted((data / "photos").iterdir())
+    folder = tmp_path_factory.mktemp("photographs")
+    for part in range(2):
+        mine = paths[part * 100 : part * 100 + 100]
+        support.write(
+            folder / f"part-{part}.parquet",
+            {
+                "image": [path.read_bytes() for path in mine],
+                "id": list(range(part * 100, part * 100 + len(mine))),
+            },
+            row_group_size=20,
+        )
+    return str(folder)
