@@ -17,8 +17,9 @@ use turbojpeg_sys as tj;
 const ROUNDS: usize = 5;
 const CASE_TIME: Duration = Duration::from_millis(700);
 
-/// What is measured: one picture at a time.
-type Case<'a> = (&'static str, Box<dyn FnMut(usize, &[u8]) + 'a>);
+/// What is measured: one picture at a time, by its number and bytes.
+type Work = Box<dyn FnMut(usize, &[u8])>;
+type Case = (&'static str, Work);
 
 fn main() {
     let root = std::env::var_os("FOREBAY_TEST_DATA").map_or_else(
@@ -33,7 +34,7 @@ fn main() {
     paths.sort();
     let files: Vec<Vec<u8>> = paths.iter().map(|p| std::fs::read(p).unwrap()).collect();
 
-    let mut cases: Vec<Case<'_>> = vec![("full decode, nothing else", Box::new(full_decode()))];
+    let mut cases: Vec<Case> = vec![("full decode, nothing else", Box::new(full_decode()))];
     let norm =
         ImageOp::Normalize { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] };
     let rrc = ImageOp::RandomResizedCrop {
@@ -101,12 +102,7 @@ fn cpu_time() -> Option<Duration> {
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
-fn chain<'a>(
-    ops: Vec<ImageOp>,
-    dtype: DType,
-    layout: Layout,
-    quality: Quality,
-) -> Box<dyn FnMut(usize, &[u8]) + 'a> {
+fn chain(ops: Vec<ImageOp>, dtype: DType, layout: Layout, quality: Quality) -> Work {
     let mode = Some(ImageMode::Rgb);
     let spec = MapImage { mode, dtype, layout, quality, ..MapImage::new("image", ops) };
     let pipeline = ImagePipeline::new(&spec, 0).unwrap();
@@ -141,7 +137,7 @@ fn full_decode() -> impl FnMut(usize, &[u8]) {
             let w = tj::tj3Get(handle, tj::TJPARAM_TJPARAM_JPEGWIDTH as i32) as usize;
             let h = tj::tj3Get(handle, tj::TJPARAM_TJPARAM_JPEGHEIGHT as i32) as usize;
             pixels.resize(w * h * 3, 0u8);
-            let (out, rgb) = (pixels.as_mut_ptr(), tj::TJPF_TJPF_RGB as i32);
+            let (out, rgb) = (pixels.as_mut_ptr(), tj::TJPF_TJPF_RGB);
             tj::tj3Decompress8(handle, bytes.as_ptr(), bytes.len() as _, out, 0, rgb)
         };
         assert_eq!(rc, 0);

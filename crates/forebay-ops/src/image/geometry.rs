@@ -192,7 +192,7 @@ fn camel(op: &ImageOp) -> String {
 }
 
 fn check(op: &ImageOp) -> Result<()> {
-    let sizes = |size: &[u32]| match size.iter().any(|&s| s == 0) {
+    let sizes = |size: &[u32]| match size.contains(&0) {
         true => Err(Error::invalid("a size must be at least 1 pixel")),
         false => Ok(()),
     };

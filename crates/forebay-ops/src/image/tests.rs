@@ -244,7 +244,7 @@ fn i3_every_kind_of_png() {
         ],
     );
     // Palette, with and without transparency; an index without a colour is black.
-    let file = make::png(3, 1, 8, 3, &[&[0, 1, 1]], &[plte.clone()]);
+    let file = make::png(3, 1, 8, 3, &[&[0, 1, 1]], std::slice::from_ref(&plte));
     check(&file, Rgb, &[(Rgb, &[10, 20, 30, 40, 50, 60, 40, 50, 60]), (L, &[18, 48, 48])]);
     let file = make::png(3, 1, 8, 3, &[&[0, 1, 2]], &[plte.clone(), trns(&[5])]);
     check(
