@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use forebay_core::{Error, Result};
+use forebay_core::Result;
 use forebay_plan::ParquetSource;
 use futures::{StreamExt, TryStreamExt, stream};
 use parquet::file::metadata::ParquetMetaData;
@@ -16,6 +16,7 @@ pub use blocks::Block;
 pub(crate) use blocks::column_bytes;
 pub use summary::{ColumnSummary, FileSummary, RowGroupSummary};
 
+use crate::blocking;
 use crate::footer::{self, Footer};
 use crate::listing::{self, FilePlace, Listed, hive};
 use crate::schema::unify;
@@ -164,11 +165,10 @@ async fn read_footers(listed: &[Listed]) -> Result<Vec<Footer>> {
     let read: Vec<Vec<Footer>> = stream::iter(runs)
         .map(|run| async move {
             if run.len() > 1 && run.iter().all(|l| matches!(l.place, FilePlace::Local(_))) {
-                return tokio::task::spawn_blocking(move || {
+                return blocking::run(move || {
                     run.iter().map(footer::read_local).collect::<Result<Vec<_>>>()
                 })
-                .await
-                .map_err(|e| Error::internal("reading footers failed").with_source(e))?;
+                .await;
             }
             let mut out = Vec::with_capacity(run.len());
             for listed in &run {

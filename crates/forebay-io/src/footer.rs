@@ -20,6 +20,7 @@ use parquet::file::metadata::{
     ParquetMetaDataOptions, ParquetMetaDataPushDecoder, ParquetStatisticsPolicy,
 };
 
+use crate::blocking;
 use crate::dataset::Pin;
 use crate::listing::{FilePlace, Listed};
 use crate::store::{local, remote};
@@ -46,7 +47,7 @@ pub(crate) async fn read(listed: &Listed) -> Result<Footer> {
     match &listed.place {
         FilePlace::Local(_) => {
             let listed = listed.clone();
-            tokio::task::spawn_blocking(move || read_local(&listed)).await.map_err(lost)?
+            blocking::run(move || read_local(&listed)).await
         }
         FilePlace::Remote(bucket, path) => {
             let uri = &listed.uri;
@@ -67,9 +68,7 @@ pub(crate) async fn read(listed: &Listed) -> Result<Footer> {
                 let total: usize = held.iter().map(|(_, b)| b.len()).sum();
                 let step = if total > DECODE_INLINE {
                     let (held, pin, uri) = (held.clone(), listed.pin.clone(), Arc::clone(uri));
-                    tokio::task::spawn_blocking(move || decode(&held, &pin, &uri))
-                        .await
-                        .map_err(lost)??
+                    blocking::run(move || decode(&held, &pin, &uri)).await?
                 } else {
                     decode(&held, &listed.pin, uri)?
                 };
@@ -81,10 +80,6 @@ pub(crate) async fn read(listed: &Listed) -> Result<Footer> {
             Err(restless(uri))
         }
     }
-}
-
-fn lost(e: tokio::task::JoinError) -> Error {
-    Error::internal("reading a footer failed").with_source(e)
 }
 
 fn restless(uri: &Arc<str>) -> Error {

@@ -6,6 +6,7 @@
 //! here is checked: lengths, pins of files, numbers in footers. Nothing read from a file is trusted,
 //! and an error names the file, the row group and the column.
 
+mod blocking;
 mod dataset;
 mod footer;
 mod listing;

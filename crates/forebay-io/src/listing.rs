@@ -17,6 +17,7 @@ use forebay_core::{Error, ErrorKind, Result};
 use forebay_plan::StorageOptions;
 use object_store::path::Path;
 
+use crate::blocking;
 use crate::dataset::Pin;
 use crate::store::{Bucket, Place, resolve};
 
@@ -61,9 +62,7 @@ pub(crate) async fn folder(uri: &str, options: &StorageOptions) -> Result<Vec<Li
     match resolve(uri, options)? {
         Place::Local { path, .. } => {
             let uri = uri.to_owned();
-            tokio::task::spawn_blocking(move || local::folder(&uri, &path))
-                .await
-                .map_err(|e| Error::internal("listing a folder failed").with_source(e))?
+            blocking::run(move || local::folder(&uri, &path)).await
         }
         Place::Remote { bucket, key } => remote::folder(&bucket, &key).await,
     }
@@ -75,9 +74,7 @@ async fn list_one(uri: &str, options: &StorageOptions) -> Result<Vec<Listed>> {
         Place::Local { path, prefix } => {
             let uri = uri.to_owned();
             // Walking a folder blocks, so it does not run on the I/O threads.
-            tokio::task::spawn_blocking(move || local::list(&uri, &path, prefix))
-                .await
-                .map_err(|e| Error::internal("listing a folder failed").with_source(e))?
+            blocking::run(move || local::list(&uri, &path, prefix)).await
         }
         Place::Remote { bucket, key } => remote::list(&bucket, &key).await,
     }

@@ -15,10 +15,11 @@ use std::sync::{Arc, OnceLock};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
-use forebay_core::{Error, ErrorKind, Result, suggest};
+use forebay_core::{Error, Result, suggest};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
 
+use crate::blocking;
 use crate::dataset::{Block, DataFile, Dataset};
 use crate::footer::parse_error;
 use crate::listing::{FilePlace, hive};
@@ -377,14 +378,11 @@ async fn read(file: &DataFile, wanted: Vec<std::ops::Range<u64>>) -> Result<Vec<
             remote::retrying(|| {
                 let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop.0));
                 async move {
-                    tokio::task::spawn_blocking(move || {
+                    blocking::run(move || {
                         let (path, uri, pin, wanted) = &*shared;
                         local::read_ranges(path, uri, pin, wanted, &stop)
                     })
                     .await
-                    .map_err(|e| {
-                        Error::new(ErrorKind::Cancelled, "a read was stopped").with_source(e)
-                    })?
                 }
             })
             .await?

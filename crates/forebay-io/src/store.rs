@@ -66,8 +66,11 @@ pub(crate) enum Place {
 static REGISTERED: LazyLock<Mutex<HashMap<String, Arc<dyn ObjectStore>>>> =
     LazyLock::new(Default::default);
 
+/// A bucket, and a hash of the options and of the AWS variables.
+type ClientKey = (String, u64);
+
 /// One client per (bucket, options, AWS variables).
-static CLIENTS: LazyLock<Mutex<HashMap<(String, u64), Arc<dyn ObjectStore>>>> =
+static CLIENTS: LazyLock<Mutex<HashMap<ClientKey, Arc<dyn ObjectStore>>>> =
     LazyLock::new(Default::default);
 
 /// Puts a store in the place of a bucket for this process, e.g. `register("s3://faulty", store)`.

@@ -27,6 +27,7 @@ use arrow::record_batch::RecordBatch;
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_plan::{ParquetSink, WriteMode};
 
+use crate::blocking;
 use crate::footer;
 use crate::listing::{self, Listed};
 use crate::manifest::{Entry, Manifest};
@@ -136,11 +137,8 @@ impl ParquetWriter {
         let (target, manifest) = match place {
             Place::Local { path, .. } => {
                 let (uri, run) = (sink.uri.trim_end_matches('/').to_owned(), run.clone());
-                tokio::task::spawn_blocking(move || local::LocalTarget::create(path, uri, &run))
+                blocking::run(move || local::LocalTarget::create(path, uri, &run))
                     .await
-                    .map_err(|e| {
-                        Error::internal("making the staging folder failed").with_source(e)
-                    })?
                     .map(|(t, m)| (Target::Local(t), m))?
             }
             Place::Remote { bucket, key } => {

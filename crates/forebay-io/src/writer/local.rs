@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_core::{Error, ErrorKind, Result};
@@ -24,6 +23,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::{Finished, Outgoing, lost_race};
+use crate::blocking;
 use crate::manifest::{self, Manifest};
 use crate::store::problem::file_error;
 
@@ -192,7 +192,7 @@ impl LocalTarget {
     ) -> Result<()> {
         let staging = self.staging.clone();
         let mut file = self.file.take();
-        let left = tokio::task::spawn_blocking(move || -> Result<Option<(usize, File)>> {
+        let left = blocking::run(move || -> Result<Option<(usize, File)>> {
             for (out, name) in outgoing.into_iter().zip(names) {
                 let path = staging.join(&name);
                 let problem = |e| file_error(e, "write", &shown(&path));
@@ -213,8 +213,7 @@ impl LocalTarget {
             }
             Ok(file)
         })
-        .await
-        .map_err(|e| Error::internal("writing to the staging folder failed").with_source(e))??;
+        .await?;
         self.file = left;
         Ok(())
     }
@@ -234,27 +233,24 @@ impl LocalTarget {
             manifest,
             replaced,
         };
-        let job = Arc::new(job);
-        // If the caller goes away in the middle, the blocking task still runs to its end: the commit
-        // is then made or undone, never half.
-        let (moved, result) = tokio::task::spawn_blocking(move || {
+        // If the caller goes away in the middle, the job still runs to its end: the commit is then made
+        // or undone, never half. So the job takes the lock of the staging folder with it, and the
+        // target's own clean-up keeps out of its way.
+        let lock = self.lock.take();
+        let (result, left) = blocking::run(move || {
             let mut moved = Vec::new();
             let result = job.run(&mut moved);
-            (moved, result)
+            moved.retain(|path| fs::remove_file(path).is_err());
+            drop(lock);
+            Ok((result, moved))
         })
-        .await
-        .map_err(|e| Error::internal("the commit failed").with_source(e))?;
-        match result {
-            Ok(left) => {
-                self.committed = true;
-                self.remove();
-                Ok(left)
-            }
-            Err(e) => {
-                self.moved = moved;
-                Err(e)
-            }
+        .await?;
+        self.moved = left;
+        self.committed = result.is_ok();
+        if self.committed {
+            self.remove();
         }
+        result
     }
 
     /// Takes away what the run made. Blocks, briefly.
@@ -286,7 +282,7 @@ impl LocalTarget {
 
     pub(super) async fn abort(mut self) -> Vec<String> {
         let fallback = shown(&self.staging);
-        tokio::task::spawn_blocking(move || self.remove()).await.unwrap_or_else(|_| vec![fallback])
+        blocking::run(move || Ok(self.remove())).await.unwrap_or_else(|_| vec![fallback])
     }
 }
 

@@ -43,7 +43,7 @@ fn sample() -> Vec<u8> {
         .set_data_page_row_count_limit(50)
         .set_write_batch_size(50)
         .build();
-    encode(&made.schema(), &[made.clone()], props)
+    encode(&made.schema(), std::slice::from_ref(&made), props)
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_decode_error_names_file_row_group_and_column() {
         .set_max_row_group_row_count(Some(100))
         .set_dictionary_enabled(false)
         .build();
-    let mut bytes = encode(&made.schema(), &[made.clone()], props);
+    let mut bytes = encode(&made.schema(), std::slice::from_ref(&made), props);
     let path = dir.path().join("hurt.parquet");
     std::fs::write(&path, &bytes).unwrap();
     let dataset = Dataset::open(&source(&[text(&path)])).await.unwrap();
@@ -134,7 +134,7 @@ async fn unreadable_files_are_permission_errors() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.parquet");
     write(&path, &numbered(0, 3));
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::File::open(&path).is_ok() {
         eprintln!("skipped: this user may read everything");
         return;

@@ -121,7 +121,7 @@ async fn t4_a_large_column_is_split_into_batches() {
         .set_offset_index_disabled(true)
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .build();
-    write_with(&dir.path().join("a.parquet"), &made.schema(), &[made.clone()], props);
+    write_with(&dir.path().join("a.parquet"), &made.schema(), std::slice::from_ref(&made), props);
     let dataset = Arc::new(Dataset::open(&source(&[text(dir.path())])).await.unwrap());
     let reader = BlockReader::all(dataset).unwrap();
     assert_eq!(reader.decode(reader.fetch(0, None).await.unwrap()).unwrap().len(), 1);
@@ -289,7 +289,7 @@ async fn row_groups_with_a_page_index_are_cut_and_read_in_parts() {
         .set_data_page_row_count_limit(300)
         .set_write_batch_size(100)
         .build();
-    write_with(&path, &made.schema(), &[made.clone()], props);
+    write_with(&path, &made.schema(), std::slice::from_ref(&made), props);
     let dataset = Arc::new(Dataset::open(&source(&[text(&path)])).await.unwrap());
     assert_eq!(dataset.blocks.len(), 5, "40 MiB in blocks of about 8");
     assert!(dataset.blocks.iter().all(|b| (4 << 20..16 << 20).contains(&b.bytes)));
@@ -356,7 +356,12 @@ async fn a_summary_has_what_inspect_shows() {
         .set_compression(parquet::basic::Compression::ZSTD(Default::default()))
         .set_max_row_group_row_count(Some(60))
         .build();
-    write_with(&dir.path().join("k=1/a.parquet"), &made.schema(), &[made.clone()], props);
+    write_with(
+        &dir.path().join("k=1/a.parquet"),
+        &made.schema(),
+        std::slice::from_ref(&made),
+        props,
+    );
     let dataset = Dataset::open(&source(&[text(dir.path())])).await.unwrap();
     let file = dataset.files[0].summary();
     assert_eq!(file.row_groups.iter().map(|g| g.rows).collect::<Vec<_>>(), [60, 40]);

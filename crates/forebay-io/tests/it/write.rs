@@ -79,7 +79,7 @@ async fn row_groups_and_files_have_their_sizes() {
         file_bytes: 1 << 20,
         ..sink(text(&out), WriteMode::Error)
     };
-    let summary = write_run(&sink, &[made.clone()]).await.unwrap();
+    let summary = write_run(&sink, std::slice::from_ref(&made)).await.unwrap();
     assert!((3..=5).contains(&summary.files.len()), "{}", summary.files.len());
     for file in &summary.files[..summary.files.len() - 1] {
         assert!((1 << 20..(1 << 20) + (400 << 10)).contains(&file.bytes), "{}", file.bytes);
