@@ -92,7 +92,9 @@ impl<'a> Builder<'a> {
         match expr {
             Expr::Literal(ScalarValue::Boolean(Some(true)), _) => Test::Always,
             Expr::Literal(ScalarValue::Boolean(_) | ScalarValue::Null, _) => Test::Never,
-            Expr::Column(_) | Expr::IsTrue(_) => self.boolean(expr, true),
+            Expr::Column(_) => self.boolean(expr, true),
+            Expr::IsTrue(inner) => self.boolean(inner, true),
+            // Not deeper: NOT (b IS TRUE) holds for null, and b = false does not.
             Expr::Not(inner) | Expr::IsFalse(inner) => self.boolean(inner, false),
             Expr::IsNull(inner) => self.own_column(inner).map_or(Test::Always, Test::IsNull),
             Expr::IsNotNull(inner) => self.own_column(inner).map_or(Test::Always, Test::IsNotNull),
@@ -156,13 +158,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A boolean column that must be `value`, possibly wrapped in IS TRUE.
+    /// A boolean column that must be `value`, and so not null.
     fn boolean(&mut self, expr: &Expr, value: bool) -> Test {
-        let inner = match expr {
-            Expr::IsTrue(inner) => inner,
-            other => other,
-        };
-        match self.own_column(inner) {
+        match self.own_column(expr) {
             Some(i) if self.columns.get(i).is_some_and(|c| c.dtype == DataType::Boolean) => {
                 Test::Compare(i, Compare::Eq, ScalarValue::Boolean(Some(value)))
             }

@@ -319,7 +319,13 @@ impl Cursor {
             let Some(before) = rows_before(error, batch) else { break };
             self.left.clone_from(&left);
             match self.run(&before) {
-                Ok(applied) if self.is_done() => return Ok(applied),
+                Ok(mut applied) if self.is_done() => {
+                    // All rows of a part are not all rows of the batch.
+                    applied.kept.get_or_insert_with(|| {
+                        UInt32Array::from_iter_values(0..before.num_rows() as u32)
+                    });
+                    return Ok(applied);
+                }
                 Ok(_) => break,
                 earlier => result = earlier,
             }

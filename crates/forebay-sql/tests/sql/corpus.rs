@@ -67,10 +67,13 @@ fn check(path: &Path) -> usize {
         filters.sort();
         filters.dedup();
         for sql in filters {
-            let Ok(relation) = Relation::compile(metadata.schema(), &[(0, filter(&sql))]) else {
+            let Ok(relation) = Relation::compile(
+                metadata.schema(),
+                &[(0, filter(&sql)), (1, select(&[field.name()]))],
+            ) else {
                 continue;
             };
-            let (reference, pruned, ..) = compare(&bytes, metadata.schema(), &relation);
+            let (reference, pruned, ..) = compare(&bytes, &relation);
             assert!(
                 same(&reference, &pruned),
                 "{}: {sql}: {:?}",

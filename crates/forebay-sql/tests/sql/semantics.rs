@@ -507,7 +507,7 @@ fn rows() -> impl Strategy<Value = Vec<(Option<i32>, Option<i8>, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// However the rows are cut into batches, they give the same result, or the same error at the
     /// same row.
