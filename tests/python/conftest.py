@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import support
+from s3_server import S3Server
 
 import forebay as fb
 
@@ -71,3 +72,22 @@ def photographs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
             row_group_size=20,
         )
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server on loopback, with the bucket ``data``."""
+    server = S3Server(tmp_path_factory.mktemp("s3") / "server")
+    try:
+        server.create_bucket("data")
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3_environment(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, with its address and credentials in this process's environment."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    return s3

@@ -1,0 +1,252 @@
+"""S3 against a real server: list, glob, read, write, and what is said when it does not let us in."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from s3_server import ACCESS_KEY, OTHER_KEY, OTHER_SECRET, SECRET_KEY, S3Server
+from support import forebay, ids, in_order
+
+import forebay as fb
+
+pytestmark = pytest.mark.usefixtures("s3_environment")
+
+
+def _parquet(start: int, rows: int = 100) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"id": np.arange(start, start + rows)}), out, row_group_size=25)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def numbers(s3: S3Server) -> str:
+    """Three files of 100 rows, things that are no data, and hive partitions."""
+    for part in range(3):
+        s3.put(f"data/in/part-{part}.parquet", _parquet(part * 100))
+    s3.put("data/in/_SUCCESS", b"")
+    s3.put("data/in/.hidden.parquet", b"no")
+    s3.put("data/in/notes.txt", b"no")
+    for day in ("mon", "a b%2Fc"):
+        s3.put(f"data/hive/day={day.replace('%', '%25').replace(' ', '%20')}/x.parquet", _parquet(0))
+    return "s3://data/in"
+
+
+@pytest.fixture
+def options(s3: S3Server) -> Iterator[dict[str, str]]:
+    yield {"endpoint": s3.endpoint, "region": "us-east-1"}
+
+
+def test_folder_glob_file_and_list(numbers: str) -> None:
+    for uri, rows in [
+        (numbers, 300),
+        (f"{numbers}/", 300),
+        (f"{numbers}/*.parquet", 300),
+        (f"{numbers}/part-[12].parquet", 200),
+        (f"{numbers}/part-1.parquet", 100),
+        ([f"{numbers}/part-1.parquet", f"{numbers}/part-1.parquet"], 200),
+        ("s3://data/**/part-?.parquet", 300),
+    ]:
+        assert fb.read_parquet(uri).count() == rows, uri
+
+
+def test_rows_come_in_order_and_once(numbers: str) -> None:
+    dataset = fb.read_parquet(numbers)
+    rows = np.concatenate([b["id"] for b in in_order(dataset)])
+    assert rows.tolist() == list(range(300))
+    loader = dataset.loader(16, seed=2, epoch_end="partial", format="numpy")
+    order = ids(loader)
+    assert sorted(order) == list(range(300))
+    assert dataset.filter("id >= 290").count() == 10
+
+
+def test_hive_partitions(numbers: str) -> None:
+    del numbers
+    dataset = fb.read_parquet("s3://data/hive")
+    assert dataset.filter("day = 'mon'").count() == 100
+    assert dataset.count() == 200
+
+
+def test_options_as_arguments(
+    numbers: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.delenv("AWS_REGION")
+    assert fb.read_parquet(numbers, **options).count() == 300
+    assert fb.read_parquet(numbers, **options, path_style=True).count() == 300
+
+
+def test_credentials_never_enter_plan_or_explain(numbers: str) -> None:
+    dataset = fb.read_parquet(numbers).filter("id > 3")
+    for text in (json.dumps(dataset.plan()), dataset.explain(), repr(dataset)):
+        assert SECRET_KEY not in text
+        assert ACCESS_KEY not in text
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _s3_filesystem(s3: S3Server) -> pyarrow.fs.S3FileSystem:
+    return pyarrow.fs.S3FileSystem(
+        access_key=ACCESS_KEY,
+        secret_key=SECRET_KEY,
+        endpoint_override=f"127.0.0.1:{s3.port}",
+        scheme="http",
+        region="us-east-1",
+    )
+
+
+def test_write_and_modes(numbers: str, s3: S3Server) -> None:
+    out = "s3://data/out-modes"
+    dataset = fb.read_parquet(numbers)
+    summary = dataset.write_parquet(out)
+    assert (summary["rows_written"], summary["files"]) == (300, 1)
+    assert fb.read_parquet(out).count() == 300
+    table = pq.read_table("data/out-modes", filesystem=_s3_filesystem(s3))
+    assert table.column("id").to_pylist() == list(range(300))
+    with pytest.raises(fb.AlreadyExistsError, match="out-modes"):
+        dataset.write_parquet(out)
+    dataset.limit(5).write_parquet(out, mode="append")
+    assert fb.read_parquet(out).count() == 305
+    dataset.limit(7).write_parquet(out, mode="overwrite")
+    assert fb.read_parquet(out).count() == 7
+    data = [key for key in s3.keys("data", "out-modes") if "/_forebay/" not in key]
+    assert len(data) == 1
+
+
+def test_write_of_several_parts(numbers: str, s3: S3Server, tmp_path: Path) -> None:
+    # Beyond 5 MiB a multipart upload has several parts: random numbers do not compress.
+    rows = np.random.default_rng(0).integers(0, 2**62, 2_000_000)
+    pq.write_table(pa.table({"id": rows}), tmp_path / "in.parquet", row_group_size=100_000)
+    del numbers
+    summary = fb.read_parquet(tmp_path).write_parquet(
+        "s3://data/out-large", row_group_bytes="1MiB"
+    )
+    assert summary["bytes_written"] > 12 << 20
+    assert summary["files"] == 1
+    table = pq.read_table("data/out-large", filesystem=_s3_filesystem(s3))
+    assert np.array_equal(table.column("id").to_numpy(), rows)
+
+
+def test_a_failing_job_commits_nothing(s3: S3Server, tmp_path: Path) -> None:
+    images = pa.table({"image": [b"no picture"] * 10})
+    pq.write_table(images, tmp_path / "bad.parquet")
+    dataset = fb.read_parquet(tmp_path).map_image("image", [fb.Resize([4, 4])], mode="RGB")
+    with pytest.raises((fb.CorruptDataError, fb.UnsupportedError)):
+        dataset.write_parquet("s3://data/out-failed")
+    assert s3.keys("data", "out-failed") == []
+    with pytest.raises(fb.NotFoundError):
+        fb.read_parquet("s3://data/out-failed")
+
+
+def test_the_command_line(numbers: str, s3: S3Server, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"source: {{ parquet: {numbers} }}\n"
+        "steps: [{ filter: id >= 150 }]\n"
+        "sink: { parquet: { uri: s3://data/out-cli, mode: overwrite } }\n"
+    )
+    status, printed, err = forebay("run", job, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(printed)["rows_written"] == 150
+    status, printed, err = forebay("inspect", "s3://data/out-cli", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(printed)["rows"] == 150
+    # The same with options instead of variables.
+    status, printed, err = forebay(
+        "inspect", numbers, "--endpoint", s3.endpoint, "--region", "us-east-1", AWS_ENDPOINT_URL=""
+    )
+    assert (status, err) == (0, "")
+    assert "300 rows" in printed
+
+
+# --- what can be wrong ----------------------------------------------------------------------------
+
+
+def _both(uri: str, words: list[str]) -> fb.ForebayError:
+    """The error in Python and on the command line."""
+    with pytest.raises(fb.ForebayError) as caught:
+        fb.read_parquet(uri)
+    status, printed, err = forebay("inspect", uri)
+    assert (status, printed) == (1, "")
+    for text in (str(caught.value), err):
+        for word in words:
+            assert word in text
+        for secret in (SECRET_KEY, OTHER_SECRET):
+            assert secret not in text
+        assert "panicked" not in text
+        assert len(text.strip().splitlines()) <= 12, text
+    return caught.value
+
+
+def test_missing_bucket_key_and_empty_glob(numbers: str) -> None:
+    assert isinstance(_both("s3://no-such-bucket/x", ["no-such-bucket"]), FileNotFoundError)
+    assert isinstance(_both(f"{numbers}/none.parquet", ["none.parquet"]), FileNotFoundError)
+    assert isinstance(_both(f"{numbers}/*.csv", ["*.csv"]), FileNotFoundError)
+    assert isinstance(_both("s3://data/nothing/here", ["nothing/here"]), FileNotFoundError)
+
+
+def test_s02_wrong_secret(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    error = _both(numbers, ["data"])
+    assert isinstance(error, PermissionError)
+    assert "AWS_" in str(error)
+
+
+def test_s02_unknown_key(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    assert isinstance(_both(numbers, ["data"]), PermissionError)
+
+
+def test_a_bucket_that_may_not_be_read(
+    numbers: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment(OTHER_KEY, OTHER_SECRET).items():
+        monkeypatch.setenv(name, value)
+    assert isinstance(_both(numbers, ["data"]), PermissionError)
+    assert isinstance(_both(f"{numbers}/part-0.parquet", ["part-0.parquet"]), PermissionError)
+
+
+def test_a_bucket_that_may_not_be_written(
+    numbers: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    del numbers
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "in.parquet")
+    dataset = fb.read_parquet(tmp_path)
+    for name, value in s3.environment(OTHER_KEY, OTHER_SECRET).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(fb.PermissionDeniedError, match="data"):
+        dataset.write_parquet("s3://data/forbidden")
+    assert s3.keys("data", "forbidden") == []
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    error = _both("s3://data/in", [str(port)])
+    assert isinstance(error, OSError)
+
+
+def test_not_parquet_on_s3(s3: S3Server) -> None:
+    s3.put("data/odd/text.parquet", b"id,name\n" * 100)
+    s3.put("data/odd-cut/cut.parquet", _parquet(0)[:-50])
+    assert isinstance(_both("s3://data/odd/text.parquet", ["text.parquet"]), ValueError)
+    assert isinstance(_both("s3://data/odd-cut", ["cut.parquet"]), ValueError)
+
+
+def test_an_object_that_changed_since_it_was_listed(s3: S3Server) -> None:
+    s3.put("data/change/x.parquet", _parquet(0))
+    dataset = fb.read_parquet("s3://data/change")
+    s3.put("data/change/x.parquet", _parquet(500))
+    with pytest.raises(fb.ChangedError, match=r"change/x\.parquet"):
+        in_order(dataset)
