@@ -29,7 +29,7 @@ def _read(path: Path) -> pa.Table:
     dataset = fb.read_parquet(path)
     loader = dataset.loader(1000, shuffle="none", format="arrow")
     batches = [pa.record_batch(batch) for batch in loader]
-    return pa.Table.from_batches(batches, schema=pa.schema(dataset.schema))
+    return pa.Table.from_batches(batches) if batches else pa.schema(dataset.schema).empty_table()
 
 
 def _text(table: pa.Table) -> list[str]:
@@ -48,7 +48,8 @@ def test_good_files(path: Path) -> None:
     ours = _read(path)
     assert ours.num_rows == fb.read_parquet(path).count()
     try:
-        theirs = pq.read_table(path)
+        # Microseconds reach the years that INT96 reaches; nanoseconds silently do not.
+        theirs = pq.read_table(path, coerce_int96_timestamp_unit="us")
     except (pa.ArrowException, OSError, ValueError):
         return  # pyarrow has no opinion
     assert ours.column_names == theirs.column_names

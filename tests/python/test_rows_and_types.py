@@ -218,6 +218,18 @@ def test_t09_nullability_is_unified(tmp_path: Path) -> None:
     assert _written(dataset, tmp_path / "out").column("a").to_pylist() == [1, 2, 1, None]
 
 
+def test_t09_batches_have_the_schema_of_the_dataset(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string(), nullable=False)]
+    )
+    path = write(tmp_path / "n.parquet", pa.table({"a": [1], "b": ["x"]}, schema=schema))
+    dataset = fb.read_parquet(path)
+    assert _schema(dataset).equals(schema)
+    (batch,) = in_order(dataset, format="arrow")
+    assert pa.record_batch(batch).schema.equals(schema)
+    assert _written(dataset, tmp_path / "out").schema.equals(schema)
+
+
 def test_t10_null_in_an_integer_column(tmp_path: Path) -> None:
     path = write(
         tmp_path / "n.parquet", {"a": pa.array([*range(10), None, 11])}, row_group_size=4

@@ -5,12 +5,12 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches;
 use clap::Args;
-use forebay::{Error, Result};
+use forebay::{Error, Inspect, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::StorageArgs;
-use crate::text::{bytes, count};
+use crate::text::{bytes, count, say};
 
 #[derive(Args)]
 pub struct InspectArgs {
@@ -39,43 +39,48 @@ pub fn inspect(args: &InspectArgs, as_json: bool) -> Result<()> {
         if let Value::Object(map) = &mut out {
             map.insert("head".to_owned(), head_json(&head));
         }
-        println!("{out}");
-        return Ok(());
+        return say(out);
     }
-    println!(
-        "{} rows, {} columns, {} files, {} row groups, {}",
-        count(i.rows()),
-        i.columns.len(),
-        i.files.len(),
-        i.row_groups(),
-        bytes(i.bytes())
-    );
-    println!("\ncolumns:");
+    say(to_text(&i, &head)?)
+}
+
+fn to_text(i: &Inspect, head: &[RecordBatch]) -> Result<String> {
+    let mut lines = vec![
+        format!(
+            "{} rows, {} columns, {} files, {} row groups, {}",
+            count(i.rows()),
+            i.columns.len(),
+            i.files.len(),
+            i.row_groups(),
+            bytes(i.bytes())
+        ),
+        "\ncolumns:".to_owned(),
+    ];
     let width = i.columns.iter().map(|(n, _, _)| n.chars().count()).max().unwrap_or(0);
     for (name, kind, null) in &i.columns {
-        println!("  {name:width$}  {kind}{}", if *null { "" } else { " not null" });
+        lines.push(format!("  {name:width$}  {kind}{}", if *null { "" } else { " not null" }));
     }
-    println!("\nfiles:");
+    lines.push("\nfiles:".to_owned());
     for file in i.files.iter().take(FILES_SHOWN) {
         let largest = file.row_groups.iter().map(|(_, b)| *b).max().unwrap_or(0);
-        println!(
+        lines.push(format!(
             "  {}  {} rows, {} row groups (largest {}), {}",
             file.uri,
             count(file.rows),
             file.row_groups.len(),
             bytes(largest),
             bytes(file.size)
-        );
+        ));
     }
     if i.files.len() > FILES_SHOWN {
-        println!("  and {} more", i.files.len() - FILES_SHOWN);
+        lines.push(format!("  and {} more", i.files.len() - FILES_SHOWN));
     }
     if !head.is_empty() {
-        let table = pretty_format_batches(&head)
+        let table = pretty_format_batches(head)
             .map_err(|e| Error::internal("cannot show the rows").with_source(e))?;
-        println!("\nfirst rows:\n{table}");
+        lines.push(format!("\nfirst rows:\n{table}"));
     }
-    Ok(())
+    Ok(lines.join("\n"))
 }
 
 /// The batch with every value as a short text: a picture is shown by its size, not its bytes.
@@ -120,11 +125,16 @@ fn value(array: &ArrayRef, row: usize) -> Result<Option<String>> {
         .value(row)
         .try_to_string()
         .map_err(|e| Error::internal("cannot show a value").with_source(e))?;
-    if text.chars().count() > VALUE_SHOWN {
-        let short: String = text.chars().take(VALUE_SHOWN).collect();
-        return Ok(Some(format!("{short}…")));
+    // Data must not be able to talk to the terminal.
+    let mut shown = String::new();
+    for (n, c) in text.chars().enumerate() {
+        if n == VALUE_SHOWN {
+            shown.push('…');
+            break;
+        }
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
-    Ok(Some(text))
+    Ok(Some(shown))
 }
 
 fn head_json(head: &[RecordBatch]) -> Value {

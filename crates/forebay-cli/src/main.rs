@@ -2,8 +2,6 @@
 //!
 //! Results go to standard output, progress and errors to standard error. Exit status: 0 done, 1 the
 //! run failed, 2 wrong usage.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
-
 mod explain;
 mod inspect;
 mod job;
@@ -14,7 +12,7 @@ mod text;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use forebay::StorageOptions;
+use forebay::{Error, StorageOptions};
 use serde_json::json;
 
 /// A streaming data engine for machine learning.
@@ -73,7 +71,12 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
+            // What could not be parsed may still have asked for JSON.
+            if e.use_stderr() && std::env::args_os().any(|a| a == "--json") {
+                report(&Error::invalid(e.to_string().trim().trim_start_matches("error: ")), true);
+            } else {
+                let _ = e.print();
+            }
             return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
         }
     };
@@ -86,20 +89,23 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            if cli.json {
-                let l = e.location();
-                println!(
-                    "{}",
-                    json!({"error": {
-                        "kind": e.kind().name(), "message": e.message(), "place": e.place(),
-                        "file": l.file.as_deref(), "row_group": l.row_group, "row": l.row,
-                        "column": l.column, "hint": e.hint(), "report": e.report(),
-                    }})
-                );
-            } else {
-                eprintln!("error: {}", e.report());
-            }
+            report(&e, cli.json);
             ExitCode::from(if e.is_usage() { 2 } else { 1 })
         }
     }
+}
+
+/// Says what went wrong: to people on standard error, to machines on standard output.
+fn report(e: &Error, as_json: bool) {
+    if !as_json {
+        text::note(format_args!("error: {}", e.report()));
+        return;
+    }
+    let l = e.location();
+    // The status says the same, should nobody read this.
+    let _ = text::say(json!({"error": {
+        "kind": e.kind().name(), "message": e.message(), "place": e.place(),
+        "file": l.file.as_deref(), "row_group": l.row_group, "row": l.row,
+        "column": l.column, "hint": e.hint(), "report": e.report(),
+    }}));
 }

@@ -9,15 +9,24 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-use crate::text::{bytes, count};
+use crate::text::{bytes, count, note};
 
 /// A log file gets a line this often: enough to see that the job lives, few enough to read.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Another pause between the lines of a log file, in seconds.
+const PAUSE: &str = "FOREBAY_PROGRESS_SECONDS";
+
+fn pause() -> Duration {
+    let given = std::env::var(PAUSE).ok().and_then(|text| text.trim().parse().ok());
+    given.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(PLAIN_EVERY)
+}
 
 /// Shows how a job goes.
 pub struct Line {
     bar: Option<ProgressBar>,
     last: Instant,
+    pause: Duration,
 }
 
 impl Line {
@@ -29,7 +38,7 @@ impl Line {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, last: Instant::now() }
+        Self { bar, last: Instant::now(), pause: pause() }
     }
 
     /// Shows the newest figures.
@@ -41,9 +50,9 @@ impl Line {
                 bar.set_message(message(p));
             }
             None => {
-                if self.last.elapsed() >= PLAIN_EVERY {
+                if self.last.elapsed() >= self.pause {
                     self.last = Instant::now();
-                    eprintln!("{}/{} blocks  {}", p.blocks.0, p.blocks.1, message(p));
+                    note(format_args!("{}/{} blocks  {}", p.blocks.0, p.blocks.1, message(p)));
                 }
             }
         }
@@ -110,7 +119,7 @@ impl Subscriber for Warnings {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text::default();
         event.record(&mut text);
-        eprintln!("warning: {}{}", text.0, text.1);
+        note(format_args!("warning: {}{}", text.0, text.1));
     }
 
     fn enter(&self, _: &span::Id) {}

@@ -8,15 +8,15 @@ use forebay::{Error, ErrorKind, JobSummary, Result, machine};
 use serde_json::json;
 
 use crate::progress::Line;
-use crate::text::{bytes, count};
+use crate::text::{bytes, count, say};
 
 #[derive(Args)]
 pub struct RunArgs {
     /// The job file (YAML).
     job: PathBuf,
     /// CPU threads. Default: the CPUs of the cgroup.
-    #[arg(long)]
-    threads: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
 }
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
@@ -51,8 +51,13 @@ fn stop_on_signals() -> Result<()> {
 /// Runs a job file.
 pub fn run(args: &RunArgs, as_json: bool) -> Result<()> {
     let (job, dataset) = crate::job::open(&args.job)?;
+    if job.plan().sink.is_none() {
+        return Err(Error::invalid("the job has no sink")
+            .at_place(args.job.display().to_string())
+            .with_hint("say where its output goes, e.g. sink: { parquet: { uri: out/ } }"));
+    }
     stop_on_signals()?;
-    let threads = args.threads.unwrap_or_else(machine::cpus).max(1);
+    let threads = args.threads.map_or_else(machine::cpus, usize::from);
     let mut line = Line::new();
     let result = dataset.execute(threads, |progress| {
         line.show(progress);
@@ -64,12 +69,7 @@ pub fn run(args: &RunArgs, as_json: bool) -> Result<()> {
     });
     line.finish();
     let summary = result.map_err(|e| job.place(e))?;
-    if as_json {
-        println!("{}", to_json(&summary));
-    } else {
-        print!("{}", to_text(&summary));
-    }
-    Ok(())
+    if as_json { say(to_json(&summary)) } else { say(to_text(&summary)) }
 }
 
 fn to_json(s: &JobSummary) -> serde_json::Value {
@@ -78,8 +78,8 @@ fn to_json(s: &JobSummary) -> serde_json::Value {
         "rows_read": s.rows_read,
         "rows_kept": s.rows_written,
         "rows_dropped": s.rows_in_source - s.rows_written,
-        "row_groups": s.row_groups.0,
-        "row_groups_skipped": s.row_groups.1,
+        "blocks": s.blocks.0,
+        "blocks_skipped": s.blocks.1,
         "bytes_read": s.bytes_read,
         "rows_written": s.written.rows,
         "bytes_written": s.written.bytes,
@@ -92,16 +92,16 @@ fn to_json(s: &JobSummary) -> serde_json::Value {
 fn to_text(s: &JobSummary) -> String {
     let rate = s.rows_read as f64 / s.elapsed.as_secs_f64().max(1e-9);
     format!(
-        "read    {} of {} rows ({}; {} of {} row groups skipped)\n\
+        "read    {} of {} rows ({}; {} of {} blocks skipped)\n\
          kept    {} rows, dropped {}\n\
          wrote   {} rows in {} files, {}\n\
          took    {:.2} s ({} rows/s)\n\
-         to      {}\n",
+         to      {}",
         count(s.rows_read),
         count(s.rows_in_source),
         bytes(s.bytes_read),
-        s.row_groups.1,
-        s.row_groups.0,
+        s.blocks.1,
+        s.blocks.0,
         count(s.rows_written),
         count(s.rows_in_source - s.rows_written),
         count(s.written.rows),

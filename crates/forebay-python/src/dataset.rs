@@ -23,7 +23,7 @@ impl Dataset {
     #[staticmethod]
     fn open(py: Python<'_>, plan: &str) -> PyResult<Self> {
         let plan = parse(py, plan)?;
-        detached(py, |_| Inner::from_plan(&plan)).map(Self)
+        detached(py, |tick| Inner::from_plan_with(&plan, tick)).map(Self)
     }
 
     /// The dataset with one more step, given as JSON.

@@ -35,7 +35,7 @@ impl Loader {
         Ok(Epoch {
             format: self.0.options().format,
             pid: std::process::id(),
-            inner: Mutex::new(Some(epoch)),
+            inner: Mutex::new(State::Ready(epoch)),
         })
     }
 
@@ -79,18 +79,57 @@ impl Loader {
 /// The batches of one epoch.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct Epoch {
-    inner: Mutex<Option<forebay::Epoch>>,
+    inner: Mutex<State>,
     format: Format,
     pid: u32,
 }
 
+enum State {
+    Ready(forebay::Epoch),
+    /// A thread is in `next` with it.
+    Busy,
+    /// Exhausted, failed or closed; a thread that is in `next` drops it when it comes back.
+    Over,
+}
+
 impl Epoch {
-    fn take(&self) -> Option<forebay::Epoch> {
-        self.inner.lock().unwrap_or_else(|e| e.into_inner()).take()
+    fn swap(&self, state: State) -> State {
+        std::mem::replace(&mut self.inner.lock().unwrap_or_else(|e| e.into_inner()), state)
     }
 
-    fn put(&self, epoch: forebay::Epoch) {
-        *self.inner.lock().unwrap_or_else(|e| e.into_inner()) = Some(epoch);
+    /// Gives the epoch back after `next`. It comes out again if it was closed meanwhile.
+    fn put(&self, epoch: forebay::Epoch) -> Option<forebay::Epoch> {
+        let mut state = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        match &*state {
+            State::Over => Some(epoch),
+            State::Ready(_) | State::Busy => {
+                *state = State::Ready(epoch);
+                None
+            }
+        }
+    }
+
+    /// The epoch for one call of `next`; `None` where it is over.
+    fn take(&self) -> PyResult<Option<forebay::Epoch>> {
+        let mut state = self.inner.lock().unwrap_or_else(|e| e.into_inner());
+        match std::mem::replace(&mut *state, State::Busy) {
+            State::Ready(epoch) => Ok(Some(epoch)),
+            State::Busy => Err(PyRuntimeError::new_err(
+                "another thread waits for this iterator's next batch; \
+                 put a lock around next(), or give each thread a loader of its own",
+            )),
+            State::Over => {
+                *state = State::Over;
+                Ok(None)
+            }
+        }
+    }
+
+    fn close_inner(&self) -> Option<forebay::Epoch> {
+        match self.swap(State::Over) {
+            State::Ready(epoch) => Some(epoch),
+            State::Busy | State::Over => None,
+        }
     }
 }
 
@@ -104,21 +143,24 @@ impl Epoch {
                  call iter(loader) in the forked process instead",
             ));
         }
-        let Some(mut epoch) = self.take() else { return Ok(None) };
+        let Some(mut epoch) = self.take()? else { return Ok(None) };
         let next = match detached(py, |tick| Ok(epoch.next_with(tick))) {
             Ok(next) => next,
             Err(raised) => {
                 // Ctrl-C ended the wait, not the epoch: the user may go on.
-                self.put(epoch);
+                let closed = self.put(epoch);
+                py.detach(|| drop(closed));
                 return Err(raised);
             }
         };
         match next {
             Some(Ok(batch)) => {
-                self.put(epoch);
+                let closed = self.put(epoch);
+                py.detach(|| drop(closed));
                 to_object(py, &batch, self.format).map(Some)
             }
             ended => {
+                self.swap(State::Over);
                 py.detach(|| drop(epoch));
                 ended.transpose().map(|_| None).map_err(|e| to_python(py, &e))
             }
@@ -128,18 +170,18 @@ impl Epoch {
     /// Stops the epoch's background work and waits until it has stopped.
     fn close(&self, py: Python<'_>) {
         if std::process::id() == self.pid {
-            let epoch = self.take();
+            let epoch = self.close_inner();
             py.detach(|| drop(epoch));
         } else {
             // The threads that it would join are the parent's.
-            std::mem::forget(self.take());
+            std::mem::forget(self.close_inner());
         }
     }
 }
 
 impl Drop for Epoch {
     fn drop(&mut self) {
-        let epoch = self.take();
+        let epoch = self.close_inner();
         if std::process::id() != self.pid {
             std::mem::forget(epoch);
         } else if epoch.is_some() {
