@@ -380,7 +380,6 @@ class Dataset:
         options = _given(
             batch_size=batch_size,
             global_batch_size=global_batch_size,
-            shuffle=shuffle,
             seed=seed,
             rank=rank,
             world_size=world_size,
@@ -395,6 +394,8 @@ class Dataset:
             memory_limit=memory_limit,
             prefetch=prefetch,
         )
+        # Not among the optional ones: None is no word for "no shuffle", and the engine says so.
+        options["shuffle"] = shuffle
         return Loader(self._native.loader(json.dumps(options)))
 
     def write_parquet(

@@ -167,6 +167,4 @@ class Normalize(ImageOp):
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__(
-            "normalize", mean=[float(v) for v in mean], std=[float(v) for v in std]
-        )
+        super().__init__("normalize", mean=[float(v) for v in mean], std=[float(v) for v in std])

@@ -12,7 +12,6 @@ from s3_server import S3Server
 
 import forebay as fb
 
-
 PASSED = pytest.StashKey[bool]()
 
 

@@ -29,7 +29,7 @@ def _good(folder: Path) -> str:
     )
 
 
-# Sources: what is made in an empty folder, the argument of read_parquet, exception, words in the text.
+# Sources: what is made in an empty folder (it gives the URI), the exceptions, words in the text.
 
 SOURCES: dict[str, tuple[Callable[[Path], str], type[fb.ForebayError], type[Exception], list[str]]]
 
@@ -395,7 +395,7 @@ def test_values_that_cannot_be_computed(tmp_path: Path) -> None:
 
 def test_image_operators(tmp_path: Path) -> None:
     dataset = fb.read_parquet(write(tmp_path / "i.parquet", {"image": pa.array([b"x"])}))
-    with pytest.raises(TypeError, match="fb.Resize"):
+    with pytest.raises(TypeError, match=r"fb\.Resize"):
         dataset.map_image("image", [lambda image: image])  # type: ignore[list-item]
     for make, word in [
         (lambda: dataset.map_image("image", [fb.Resize(0)]), "resize"),

@@ -53,7 +53,8 @@ def test_good_files(path: Path) -> None:
     except (pa.ArrowException, OSError, ValueError):
         return  # pyarrow has no opinion
     assert ours.column_names == theirs.column_names
-    assert _text(ours) == _text(theirs)
+    # Units and names inside of lists and maps are each reader's choice, as long as the values fit.
+    assert _text(ours) == _text(theirs.cast(ours.schema))
 
 
 @pytest.mark.parametrize("path", [p for p in GOOD if p.name not in LARGE], ids=lambda p: p.name)

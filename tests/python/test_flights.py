@@ -64,7 +64,9 @@ def test_with_column_against_duckdb(flights: str, tmp_path: Path) -> None:
     expr = "CASE WHEN dep_delay > 0 THEN dep_delay - arr_delay END"
     dataset = fb.read_parquet(flights).filter("month = 2").with_column("made_up", expr)
     dataset.select(["carrier", "made_up"]).write_parquet(tmp_path / "out")
-    ours = duckdb.sql(f"SELECT sum(made_up), count(made_up), count(*) FROM '{tmp_path}/out/*.parquet'")
+    ours = duckdb.sql(
+        f"SELECT sum(made_up), count(made_up), count(*) FROM '{tmp_path}/out/*.parquet'"
+    )
     theirs = duckdb.sql(
         f"SELECT sum({expr}), count({expr}), count(*) FROM '{flights}/*.parquet' WHERE month = 2"
     )
@@ -76,13 +78,9 @@ def test_a_dense_matrix_of_the_whole_table(flights: str) -> None:
     dataset = fb.read_parquet(flights, columns=columns).stack(columns, into="x", dtype="float32")
     table = pq.read_table(flights, columns=columns)
     expected = np.stack([table[c].to_numpy().astype(np.float32) for c in columns], axis=1)
-    in_file_order = np.concatenate(
-        [b["x"] for b in in_order(dataset, 4096, fill=float("nan"))]
-    )
+    in_file_order = np.concatenate([b["x"] for b in in_order(dataset, 4096, fill=float("nan"))])
     np.testing.assert_array_equal(in_file_order, expected)
-    loader = dataset.loader(
-        4096, seed=3, fill=float("nan"), format="numpy", epoch_end="partial"
-    )
+    loader = dataset.loader(4096, seed=3, fill=float("nan"), format="numpy", epoch_end="partial")
     shuffled = np.concatenate([b["x"] for b in loader])
     assert not np.array_equal(shuffled, expected, equal_nan=True)
 

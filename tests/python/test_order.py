@@ -181,7 +181,9 @@ def test_filters_keep_the_counts_exact(dataset: fb.Dataset) -> None:
     assert sorted(_ids(odd, lanes=4, window=2)) == expected
     assert _ids(odd.limit(7), shuffle="none") == expected[:7]
     assert _ids(dataset.limit(7).filter("id % 2 = 1"), shuffle="none") == [1, 3, 5]
-    assert _ids(dataset.limit(120).filter("id > 100").limit(5), shuffle="none") == [*range(101, 106)]
+    assert _ids(dataset.limit(120).filter("id > 100").limit(5), shuffle="none") == [
+        *range(101, 106)
+    ]
 
 
 def test_two_loaders_at_once(dataset: fb.Dataset) -> None:

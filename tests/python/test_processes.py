@@ -184,6 +184,7 @@ def test_m08_pin_memory_without_a_gpu(large: str, caplog: pytest.LogCaptureFixtu
 
 # --- signals --------------------------------------------------------------------------------------
 
+
 def test_ctrl_c_in_next_raises_and_the_process_goes_on(photographs: str) -> None:
     code = """
         ds = fb.read_parquet(sys.argv[1])

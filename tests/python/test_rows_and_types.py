@@ -1,4 +1,4 @@
-"""Rows, schemas and types: the cases T1 to T16 that apply, each from Parquet to a batch and back."""
+"""Rows, schemas and types: cases T1 to T16, each from Parquet to a batch and back."""
 
 from __future__ import annotations
 
@@ -231,9 +231,7 @@ def test_t09_batches_have_the_schema_of_the_dataset(tmp_path: Path) -> None:
 
 
 def test_t10_null_in_an_integer_column(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "n.parquet", {"a": pa.array([*range(10), None, 11])}, row_group_size=4
-    )
+    path = write(tmp_path / "n.parquet", {"a": pa.array([*range(10), None, 11])}, row_group_size=4)
     dataset = fb.read_parquet(path)
     with pytest.raises(fb.SchemaError, match="null") as caught:
         in_order(dataset, 4)

@@ -1,11 +1,10 @@
-"""S3 against a real server: list, glob, read, write, and what is said when it does not let us in."""
+"""S3 against a real server: list, glob, read, write, and what it refuses."""
 
 from __future__ import annotations
 
 import io
 import json
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,13 +35,15 @@ def numbers(s3: S3Server) -> str:
     s3.put("data/in/.hidden.parquet", b"no")
     s3.put("data/in/notes.txt", b"no")
     for day in ("mon", "a b%2Fc"):
-        s3.put(f"data/hive/day={day.replace('%', '%25').replace(' ', '%20')}/x.parquet", _parquet(0))
+        s3.put(
+            f"data/hive/day={day.replace('%', '%25').replace(' ', '%20')}/x.parquet", _parquet(0)
+        )
     return "s3://data/in"
 
 
 @pytest.fixture
-def options(s3: S3Server) -> Iterator[dict[str, str]]:
-    yield {"endpoint": s3.endpoint, "region": "us-east-1"}
+def options(s3: S3Server) -> dict[str, str]:
+    return {"endpoint": s3.endpoint, "region": "us-east-1"}
 
 
 def test_folder_glob_file_and_list(numbers: str) -> None:
@@ -127,9 +128,7 @@ def test_write_of_several_parts(numbers: str, s3: S3Server, tmp_path: Path) -> N
     rows = np.random.default_rng(0).integers(0, 2**62, 2_000_000)
     pq.write_table(pa.table({"id": rows}), tmp_path / "in.parquet", row_group_size=100_000)
     del numbers
-    summary = fb.read_parquet(tmp_path).write_parquet(
-        "s3://data/out-large", row_group_bytes="1MiB"
-    )
+    summary = fb.read_parquet(tmp_path).write_parquet("s3://data/out-large", row_group_bytes="1MiB")
     assert summary["bytes_written"] > 12 << 20
     assert summary["files"] == 1
     table = pq.read_table("data/out-large", filesystem=_s3_filesystem(s3))

@@ -85,7 +85,9 @@ def test_fixed_size_lists_are_dense(tmp_path: Path) -> None:
     (batch,) = in_order(fb.read_parquet(path), format="torch")
     assert batch["f"].dtype == torch.float32
     assert batch["f"].tolist() == rows
-    path = write(tmp_path / "n.parquet", {"f": pa.array([rows[0], None], pa.list_(pa.float32(), 3))})
+    path = write(
+        tmp_path / "n.parquet", {"f": pa.array([rows[0], None], pa.list_(pa.float32(), 3))}
+    )
     with pytest.raises(fb.SchemaError) as caught:
         in_order(fb.read_parquet(path))
     assert (caught.value.row, caught.value.column) == (1, "f")
@@ -193,7 +195,7 @@ def test_a_list_of_all_batches_is_fine_while_it_fits(tmp_path: Path) -> None:
     rows = 200_000
     dataset = fb.read_parquet(numbered(tmp_path / "n.parquet", rows, row_group=5000))
     for shuffle in ("none", "window"):
-        loader = dataset.loader(1000, shuffle=shuffle, format="numpy", lanes=None)
+        loader = dataset.loader(1000, shuffle=shuffle, format="numpy")
         batches = list(loader)
         together = np.concatenate([batch["id"] for batch in batches])
         assert sorted(together.tolist()) == list(range(rows))
@@ -205,7 +207,7 @@ def test_a_list_of_all_batches_beyond_the_limit_is_an_error(tmp_path: Path) -> N
         list(dataset.loader(10_000, shuffle="none", memory_limit="2MiB"))
     assert isinstance(caught.value, MemoryError)
     assert "memory_limit" in caught.value.hint
-    assert any(word in str(caught.value) for word in ("batches", "held"))
+    assert "batches" in str(caught.value)
     del caught
     gc.collect()
     # Without a list the same loader goes through.
@@ -281,7 +283,7 @@ def test_fill_and_lists_name_real_columns(numbers: fb.Dataset, argument: str) ->
 def test_stack_mixes_types(numbers: fb.Dataset) -> None:
     columns = ["bool", "int8", "uint16", "float32", "float64"]
     dataset = numbers.stack(columns, into="x", dtype="float32")
-    assert dataset.columns[-1] == "x" or "x" in dataset.columns
+    assert "x" in dataset.columns
     assert not set(columns) & set(dataset.columns)
     (batch,) = in_order(dataset.select(["x"]))
     expected = np.stack([np.asarray(NUMBERS[c].to_numpy(False), np.float32) for c in columns], 1)
