@@ -89,9 +89,8 @@ fn shown(batch: &RecordBatch) -> Result<RecordBatch> {
         .columns()
         .iter()
         .map(|c| {
-            let values = (0..c.len())
-                .map(|row| value(c, row))
-                .collect::<Result<Vec<Option<String>>>>()?;
+            let values =
+                (0..c.len()).map(|row| value(c, row)).collect::<Result<Vec<Option<String>>>>()?;
             Ok(Arc::new(StringArray::from(values)) as ArrayRef)
         })
         .collect::<Result<_>>()?;

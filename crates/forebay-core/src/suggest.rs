@@ -29,6 +29,14 @@ pub fn hint<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> St
     }
 }
 
+/// A column's name as SQL expressions take it: in double quotes where it is not a plain word.
+pub fn in_sql(name: &str) -> String {
+    let plain = !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +46,7 @@ mod tests {
         assert_eq!(nearest("colunms", ["uri", "columns"]), Some("columns"));
         assert_eq!(nearest("weight", ["label", "image"]), None);
         assert_eq!(hint("xyz", ["label", "image"]), "choose from label, image");
+        assert_eq!(in_sql("dep_delay"), "dep_delay");
+        assert_eq!(in_sql("my \"col\""), "\"my \"\"col\"\"\"");
     }
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arrow::array::{Array, ArrayRef, AsArray, new_empty_array};
-use arrow::compute::interleave;
+use arrow::compute::{cast, interleave};
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
 use forebay_core::sync::lock;
 use forebay_core::{DType, Error, ErrorKind, Reservation, Result, RowKey};
 use forebay_feed::{Batch, Column, Dense, Region, Slab, SlabPool, SlabWriter};
@@ -358,34 +360,35 @@ pub(crate) fn arrow_of(column: &PartColumn) -> Result<&ArrayRef> {
     }
 }
 
-fn list_type(rows: &Rows, column: usize) -> Option<arrow::datatypes::DataType> {
+fn list_type(rows: &Rows, column: usize) -> Option<DataType> {
     rows.spans().next().and_then(|(p, _, _)| arrow_of(&p.columns[column]).ok()).map(|a| a.data_type().clone())
 }
 
-/// Gathers the rows of an Arrow column.
-fn gather(
-    rows: &Rows,
-    column: usize,
-    data_type: &arrow::datatypes::DataType,
-    name: &str,
-) -> Result<ArrayRef> {
-    let mut spans = rows.spans();
-    match (spans.next(), spans.next()) {
-        (None, _) => return Ok(new_empty_array(data_type)),
-        (Some((part, row, len)), None) => return Ok(arrow_of(&part.columns[column])?.slice(row, len)),
-        _ => {}
-    }
-    let (parts, samples) = rows.indexed();
-    let arrays = parts
-        .iter()
-        .map(|p| arrow_of(&p.columns[column]).map(|a| a.as_ref()))
-        .collect::<Result<Vec<&dyn Array>>>()?;
-    interleave(&arrays, &samples).map_err(|e| {
+/// Gathers the rows of an Arrow column, as the type that the consumer gets.
+fn gather(rows: &Rows, column: usize, data_type: &DataType, name: &str) -> Result<ArrayRef> {
+    let too_large = |e: ArrowError| {
         Error::new(ErrorKind::Resource, "the batch's values do not fit one Arrow array")
             .in_column(name)
             .with_source(e)
             .with_hint("use a smaller batch_size, or cast the column to a large type (LargeUtf8)")
-    })
+    };
+    let mut spans = rows.spans();
+    let gathered = match (spans.next(), spans.next()) {
+        (None, _) => return Ok(new_empty_array(data_type)),
+        (Some((part, row, len)), None) => arrow_of(&part.columns[column])?.slice(row, len),
+        _ => {
+            let (parts, samples) = rows.indexed();
+            let arrays = parts
+                .iter()
+                .map(|p| arrow_of(&p.columns[column]).map(|a| a.as_ref()))
+                .collect::<Result<Vec<&dyn Array>>>()?;
+            interleave(&arrays, &samples).map_err(too_large)?
+        }
+    };
+    if gathered.data_type() == data_type {
+        return Ok(gathered);
+    }
+    cast(&gathered, data_type).map_err(too_large)
 }
 
 /// The key of a row's draws.
@@ -395,7 +398,6 @@ pub(crate) fn row_key(seed: u64, epoch: u64, ordinal: u64) -> RowKey {
 
 /// Reads any binary or string array by row.
 pub(crate) fn bytes_at(array: &ArrayRef, row: usize) -> Result<Option<&[u8]>> {
-    use arrow::datatypes::DataType;
     if array.is_null(row) {
         return Ok(None);
     }

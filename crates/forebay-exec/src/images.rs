@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_feed::{Column, Dense, Slab};
 use forebay_ops::Scratch;
@@ -92,7 +93,8 @@ fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Res
         .and_then(|bytes| {
             bytes.ok_or_else(|| {
                 Error::new(ErrorKind::Schema, "the image is null").with_hint(format!(
-                    "leave such rows out with filter(\"{name} IS NOT NULL\")"
+                    "leave such rows out with filter('{} IS NOT NULL')",
+                    in_sql(name)
                 ))
             })
         })

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::cast;
 use forebay_core::{Account, Error, ErrorKind, Result};
-use forebay_io::DataFile;
+use forebay_io::{DataFile, Selection};
 use forebay_sql::{Applied, Cursor, FileStats, Relation};
 
 use crate::part::Origin;
 use crate::pipeline::Pipeline;
-use crate::scan::Scan;
+use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
 use crate::window::{locate, origin};
 
@@ -102,14 +102,14 @@ impl RowIndex {
             account,
             threads,
             Arc::clone(stats),
-            Arc::new(move |block, batches: Vec<RecordBatch>, _: &mut _| {
-                unordered(&owner, &first, block, batches)
+            Arc::new(move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut _| {
+                unordered(&owner, &first, candidate, batches)
             }),
         )?;
         let mut ordered = Ordered::new(&relation);
         while let Some(scanned) = scan.next(&mut tick) {
             let scanned = scanned?;
-            let block = candidates[scanned.position];
+            let block = candidates[scanned.position].block;
             let mut kept = Vec::new();
             for piece in scanned.value {
                 kept.extend(ordered.push(piece)?.rows());
@@ -128,30 +128,65 @@ impl RowIndex {
     }
 }
 
-/// Blocks that can hold a row of the result, by their statistics and partition columns.
-pub fn candidates(pipeline: &Pipeline) -> Result<Vec<usize>> {
+/// Blocks that can hold a row of the result, by the statistics of their row groups and pages and by
+/// partition columns.
+pub fn candidates(pipeline: &Pipeline) -> Result<Vec<Candidate>> {
     let dataset = &pipeline.dataset;
-    let mut groups: Vec<Option<Vec<bool>>> = vec![None; dataset.files.len()];
     let mut kept = Vec::with_capacity(dataset.blocks.len());
-    for (n, block) in dataset.blocks.iter().enumerate() {
-        let may = match &mut groups[block.file] {
-            Some(may) => may,
-            unknown => {
-                let file = &dataset.files[block.file];
-                let constants = constants(pipeline, file)?;
-                let stats = FileStats {
-                    metadata: &file.metadata,
-                    schema: &file.schema,
-                    constants: &constants,
-                };
-                unknown.insert(pipeline.relation.prune_row_groups(&stats))
+    if !pipeline.relation.has_filter() {
+        kept.extend((0..dataset.blocks.len()).map(|block| Candidate { block, rows: None }));
+        return Ok(kept);
+    }
+    let mut blocks = dataset.blocks.iter().enumerate().peekable();
+    while let Some((_, first)) = blocks.peek() {
+        // Blocks of one file are neighbours, and so are blocks of one row group within it.
+        let number = first.file;
+        let file = &dataset.files[number];
+        let constants = constants(pipeline, file)?;
+        let stats =
+            FileStats { metadata: &file.metadata, schema: &file.schema, constants: &constants };
+        let may = pipeline.relation.prune_row_groups(&stats);
+        let mut pages: Option<(usize, Option<Selection>)> = None;
+        while let Some((n, block)) = blocks.next_if(|(_, b)| b.file == number) {
+            if !may.get(block.row_group).copied().unwrap_or(true) {
+                continue;
             }
-        };
-        if may.get(block.row_group).copied().unwrap_or(true) {
-            kept.push(n);
+            let known = match &pages {
+                Some((group, rows)) if *group == block.row_group => rows,
+                _ => {
+                    let rows = pipeline.relation.prune_pages(&stats, block.row_group);
+                    &pages.insert((block.row_group, rows)).1
+                }
+            };
+            let rows = known.clone().map(|mut rows| {
+                // From rows of the row group to rows of the block.
+                drop(rows.split_off(block.rows.start as usize));
+                rows.split_off(block.len() as usize)
+            });
+            match rows {
+                Some(rows) if !rows.selects_any() => {}
+                Some(rows) if rows.row_count() as u64 == block.len() => {
+                    kept.push(Candidate { block: n, rows: None });
+                }
+                rows => kept.push(Candidate { block: n, rows }),
+            }
         }
     }
     Ok(kept)
+}
+
+/// The rows that a selection selects, as numbers.
+fn selected(rows: &Selection) -> Vec<u32> {
+    let mut at = 0u32;
+    let mut out = Vec::with_capacity(rows.row_count());
+    for run in rows.iter() {
+        let next = at + run.row_count as u32;
+        if !run.skip {
+            out.extend(at..next);
+        }
+        at = next;
+    }
+    out
 }
 
 /// A file's partition columns as arrays of one value.
@@ -193,9 +228,16 @@ impl Piece {
         }
     }
 
-    fn replace(&mut self, applied: Applied) {
+    fn apply(&mut self, applied: Applied) {
         self.batch = applied.batch;
-        self.kept = applied.kept;
+        self.kept = match (self.kept.take(), applied.kept) {
+            (before, None) => before,
+            (None, kept) => kept,
+            (Some(before), Some(kept)) => {
+                let rows = kept.values().iter().filter_map(|i| before.values().get(*i as usize));
+                Some(rows.copied().collect())
+            }
+        };
     }
 }
 
@@ -204,21 +246,33 @@ impl Piece {
 pub fn unordered(
     pipeline: &Pipeline,
     relation: &Relation,
-    block: usize,
+    candidate: &Candidate,
     batches: Vec<RecordBatch>,
 ) -> Result<Vec<Piece>> {
+    let mut read = candidate.rows.as_ref().map(|rows| selected(rows).into_iter());
     let mut at = 0u32;
     let mut pieces = Vec::with_capacity(batches.len());
     for batch in batches {
-        let origin = origin(pipeline, block, u64::from(at));
-        let rows = batch.num_rows() as u32;
-        let mut piece = Piece { batch, kept: None, at, origin };
+        let rows = batch.num_rows();
+        let mut piece = match &mut read {
+            Some(read) => Piece {
+                batch,
+                kept: Some(read.by_ref().take(rows).collect()),
+                at: 0,
+                origin: origin(pipeline, candidate.block, 0),
+            },
+            None => {
+                let origin = origin(pipeline, candidate.block, u64::from(at));
+                Piece { batch, kept: None, at, origin }
+            }
+        };
         if let (false, Some(segment)) = (relation.has_limit(), relation.segments().first()) {
-            let applied =
-                segment.apply(&piece.batch).map_err(|e| locate(e, &piece.origin, None))?;
-            piece.replace(applied);
+            let applied = segment
+                .apply(&piece.batch)
+                .map_err(|e| locate(e, &piece.origin, piece.kept.as_ref()))?;
+            piece.apply(applied);
         }
-        at += rows;
+        at += rows as u32;
         pieces.push(piece);
     }
     Ok(pieces)
@@ -241,8 +295,10 @@ impl Ordered {
     /// Takes the next piece.
     pub fn push(&mut self, mut piece: Piece) -> Result<Piece> {
         if let Some(cursor) = &mut self.0 {
-            let applied = cursor.push(&piece.batch).map_err(|e| locate(e, &piece.origin, None))?;
-            piece.replace(applied);
+            let applied = cursor
+                .push(&piece.batch)
+                .map_err(|e| locate(e, &piece.origin, piece.kept.as_ref()))?;
+            piece.apply(applied);
         }
         Ok(piece)
     }

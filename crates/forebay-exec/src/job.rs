@@ -19,7 +19,7 @@ use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
 use crate::rows::{Rows, WindowData};
 use crate::runtime::wait;
-use crate::scan::Scan;
+use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
 
 /// Most bytes of tensors that one output batch of a job holds: large enough to share the work among
@@ -54,8 +54,9 @@ pub struct JobSummary {
     pub rows_written: u64,
     /// Bytes read.
     pub bytes_read: u64,
-    /// Row groups of the source, and how many of them statistics or limits left out.
-    pub row_groups: (usize, usize),
+    /// Blocks of the source (row groups, or slices of large ones), and how many of them statistics
+    /// or limits left out.
+    pub blocks: (usize, usize),
     /// What was written.
     pub written: WriteSummary,
     /// Wall time.
@@ -96,10 +97,10 @@ impl Run {
             account,
             threads,
             Arc::clone(&stats),
-            Arc::new(move |block, batches: Vec<RecordBatch>, _: &mut _| {
+            Arc::new(move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut _| {
                 let rows = batches.iter().map(|b| b.num_rows() as u64).sum();
                 counter.rows_read.fetch_add(rows, Ordering::Relaxed);
-                unordered(&owner, &owner.relation, block, batches)
+                unordered(&owner, &owner.relation, candidate, batches)
             }),
         )?;
         let assembler = Arc::new(Assembler {
@@ -269,7 +270,7 @@ pub fn run(
         rows_read: stats.rows_read.load(Ordering::Relaxed),
         rows_written: written.rows,
         bytes_read: stats.bytes_read.load(Ordering::Relaxed),
-        row_groups: (all, all - done),
+        blocks: (all, all - done),
         written,
         elapsed: start.elapsed(),
     })

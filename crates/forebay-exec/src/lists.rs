@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, ListArray, new_empty_array};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::Field;
+use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_plan::Lists;
 
@@ -44,7 +45,8 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
     };
     if let Some(i) = (0..array.len()).find(|i| array.is_null(*i)) {
         let error = Error::new(ErrorKind::Schema, "a null list cannot go into a tensor")
-            .with_hint(format!("leave such rows out with filter(\"{name} IS NOT NULL\")"));
+            .with_hint(format!("leave such rows out with filter('{} IS NOT NULL')",
+                    in_sql(name)));
         return Err(located(error, i));
     }
     let fill = fill_bytes(spec.dtype, spec.fill.unwrap_or(0.0)).ok_or_else(|| {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use forebay_core::budget::Held;
 use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
-use forebay_core::{Account, ByteBudget, Error, ErrorKind, Result};
+use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result};
 use forebay_feed::{Batch, SlabPool};
 use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec, Shuffle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -70,6 +70,8 @@ pub struct Loader {
     slabs: SlabPool,
     stats: Arc<Stats>,
     prefetch: usize,
+    /// What the row index holds.
+    _index_bytes: Reservation,
 }
 
 impl Loader {
@@ -120,7 +122,8 @@ impl Loader {
             .max(1);
         let ahead = fit(&pipeline, &schedule, slab, prefetch as u64, limit)?;
         let account = budget.open(limit, slab);
-        account.set_ahead(ahead);
+        let index_bytes = account.force(index.bytes(), Held::Window);
+        account.set_ahead(ahead.saturating_add(index.bytes()));
         Ok(Self {
             pipeline,
             outputs,
@@ -132,6 +135,7 @@ impl Loader {
             stats,
             prefetch,
             config,
+            _index_bytes: index_bytes,
         })
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
 use forebay_plan::{Fill, ImageMode, Lists, Normalized, OutputKind, PerColumn};
@@ -188,9 +189,9 @@ fn stackable(field: &Field) -> Result<()> {
         )
         .in_column(field.name())
         .with_hint(format!(
-            "stack takes numbers and booleans; convert it first, e.g. with_column({:?}, \"CAST({} AS DOUBLE)\")",
+            "stack takes numbers and booleans; convert it first, e.g. with_column({:?}, 'CAST({} AS DOUBLE)')",
             field.name(),
-            field.name()
+            in_sql(field.name())
         ))),
     }
 }
@@ -277,8 +278,8 @@ fn plain(name: &Arc<str>, from: usize, field: Option<&Field>, options: &OutputOp
     Err(Error::new(ErrorKind::Schema, format!("a column of type {data_type} has no tensor form"))
         .in_column(&**name)
         .with_hint(format!(
-            "convert it with with_column({name:?}, \"{}\"), leave it out with drop([{name:?}]), or use format=\"arrow\"",
-            cast.replace("{}", name)
+            "convert it with with_column({name:?}, '{}'), leave it out with drop([{name:?}]), or use format=\"arrow\"",
+            cast.replace("{}", &in_sql(name))
         )))
 }
 

@@ -9,6 +9,7 @@ use arrow::datatypes::{
     ArrowNativeType, ArrowPrimitiveType, DataType, Float32Type, Float64Type, Int8Type, Int16Type,
     Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
+use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use half::{bf16, f16};
 
@@ -68,18 +69,9 @@ impl Part {
             Make::Dense(spec) => PartColumn::Dense(self.dense(spec, batch)?),
             Make::Image(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
             Make::List(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
-            Make::Arrow { from, data_type } => {
-                let array = batch.column(*from);
-                PartColumn::Arrow(if array.data_type() == data_type {
-                    Arc::clone(array)
-                } else {
-                    cast(array, data_type).map_err(|e| {
-                        Error::new(ErrorKind::Schema, format!("cannot convert to {data_type}"))
-                            .in_column(&*output.name)
-                            .with_source(e)
-                    })?
-                })
-            }
+            // Dictionaries and views are unpacked for the rows of a batch, not for a whole block:
+            // there the values may not fit 32-bit offsets.
+            Make::Arrow { from, .. } => PartColumn::Arrow(Arc::clone(batch.column(*from))),
         })
     }
 
@@ -181,7 +173,8 @@ impl Part {
         let error = Error::new(ErrorKind::Schema, "a null cannot go into a dense tensor")
             .in_column(column)
             .with_hint(format!(
-                "fill nulls with fill={{{column:?}: 0}} in loader(), or leave such rows out with filter(\"{column} IS NOT NULL\")"
+                "fill nulls with fill={{{column:?}: 0}} in loader(), or leave such rows out with filter('{} IS NOT NULL')",
+                in_sql(column)
             ));
         self.locate(error, row / per_row.max(1))
     }
@@ -244,7 +237,8 @@ fn unfit(column: &str, dtype: DType, fill: f64) -> Error {
         .at_place("loader(fill=...)")
         .in_column(column)
         .with_hint(format!(
-            "choose a value of {dtype}, or make the column a float with with_column({column:?}, \"CAST({column} AS DOUBLE)\")"
+            "choose a value of {dtype}, or make the column a float with with_column({column:?}, 'CAST({} AS DOUBLE)')",
+            in_sql(column)
         ))
 }
 

@@ -9,6 +9,7 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
@@ -53,13 +54,30 @@ pub fn io() -> Result<Arc<Runtime>> {
 }
 
 /// Runs a future to its end from a thread that is not one of the runtime's.
-#[expect(clippy::disallowed_methods, reason = "the one place where synchronous faces enter")]
 pub fn wait<T>(future: impl Future<Output = T>) -> Result<T> {
+    wait_with(future, &mut || Ok(()))
+}
+
+/// The same, calling `tick` about ten times a second; an error of it drops the future and ends the
+/// wait.
+#[expect(clippy::disallowed_methods, reason = "the one place where synchronous faces enter")]
+pub fn wait_with<T>(
+    future: impl Future<Output = T>,
+    tick: &mut dyn FnMut() -> Result<()>,
+) -> Result<T> {
     if tokio::runtime::Handle::try_current().is_ok() {
         return Err(Error::invalid("Forebay's blocking calls cannot be made from async code")
             .with_hint("call them inside tokio::task::spawn_blocking"));
     }
-    Ok(io()?.block_on(future))
+    io()?.block_on(async {
+        tokio::pin!(future);
+        loop {
+            match tokio::time::timeout(Duration::from_millis(100), &mut future).await {
+                Ok(value) => return Ok(value),
+                Err(_) => tick()?,
+            }
+        }
+    })
 }
 
 /// Aborts a task of the I/O runtime when dropped.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use forebay_core::reorder::{Next, Reorder};
 use forebay_core::{Account, Error, ErrorKind, Reservation, Result};
-use forebay_io::BlockReader;
+use forebay_io::{BlockReader, Selection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
@@ -17,8 +17,18 @@ use crate::pool::{Cancel, Pool, Worker};
 use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 
+/// A block to be read.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its number in the dataset.
+    pub block: usize,
+    /// The rows of it that statistics of pages leave; `None` for all.
+    pub rows: Option<Selection>,
+}
+
 /// What is done with the decoded batches of one block.
-pub type BlockWork<T> = dyn Fn(usize, Vec<RecordBatch>, &mut Worker) -> Result<T> + Send + Sync;
+pub type BlockWork<T> =
+    dyn Fn(&Candidate, Vec<RecordBatch>, &mut Worker) -> Result<T> + Send + Sync;
 
 /// A finished block: its value, and the bytes that it holds.
 pub struct Scanned<T> {
@@ -46,7 +56,7 @@ impl<T: Send + 'static> Scan<T> {
     /// Starts scanning `blocks` in order.
     pub fn start(
         reader: BlockReader,
-        blocks: Vec<usize>,
+        blocks: Vec<Candidate>,
         account: Account,
         threads: usize,
         stats: Arc<Stats>,
@@ -63,7 +73,7 @@ impl<T: Send + 'static> Scan<T> {
                 let end = blocks.len() as u64;
                 for (seq, block) in blocks.into_iter().enumerate() {
                     let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
-                    let cost = reader.cost(block);
+                    let cost = reader.cost_of(block.block, block.rows.as_ref());
                     let reservation =
                         account.reserve(seq as u64, cost.fetch + cost.decoded).await;
                     let (reader, handle, stats) =
@@ -119,18 +129,18 @@ async fn one<T: Send + 'static>(
     pool: &crate::pool::PoolHandle,
     stats: &Arc<Stats>,
     seq: usize,
-    block: usize,
+    candidate: Candidate,
     work: Arc<BlockWork<T>>,
     reservation: Reservation,
     permit: OwnedSemaphorePermit,
 ) -> Result<Scanned<T>> {
-    let fetched = stats.fetching(reader.cost(block).fetch, reader.fetch(block, None)).await?;
+    let fetched = stats.fetching(reader.fetch(candidate.block, candidate.rows.as_ref())).await?;
     let decoder = reader.clone();
     let stats = Arc::clone(stats);
     let value = pool
         .run(seq as u64, move |worker| {
             let batches = stats.decode.time(|| decoder.decode(fetched))?;
-            stats.transform.time(|| work(block, batches, worker))
+            stats.transform.time(|| work(&candidate, batches, worker))
         })
         .await?;
     Ok(Scanned { position: seq, value, _reservation: reservation, _permit: permit })

@@ -4,6 +4,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_core::Result;
+use forebay_io::Fetched;
+
 /// Time spent in one stage, over all threads.
 #[derive(Debug, Default)]
 pub struct Stage(AtomicU64);
@@ -52,18 +55,13 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counts a read and its time.
-    pub async fn fetching<T>(&self, bytes: u64, read: impl Future<Output = T>) -> T {
+    /// Counts a read: its time and its bytes.
+    pub async fn fetching(&self, read: impl Future<Output = Result<Fetched>>) -> Result<Fetched> {
         let start = Instant::now();
-        let result = read.await;
+        let fetched = read.await?;
         self.fetch.add(start.elapsed());
-        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-        result
-    }
-
-    /// Adds to a counter.
-    pub fn count(counter: &AtomicU64, n: u64) {
-        counter.fetch_add(n, Ordering::Relaxed);
+        self.bytes_read.fetch_add(fetched.bytes(), Ordering::Relaxed);
+        Ok(fetched)
     }
 
     /// The stage that holds the run up: the consumer when batches wait for it, else the busiest

@@ -80,8 +80,7 @@ impl WindowSource {
 
     async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
         let reader = &self.pipeline.reader;
-        let fetched =
-            self.stats.fetching(reader.cost(block).fetch, reader.fetch(block, None)).await?;
+        let fetched = self.stats.fetching(reader.fetch(block, None)).await?;
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
         pool.run(seq, move |_| {

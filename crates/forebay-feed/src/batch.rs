@@ -99,7 +99,7 @@ impl Dense {
         let width = i32::try_from(width).map_err(|_| {
             Error::new(ErrorKind::Unsupported, format!("{width} elements a row are too many for Arrow"))
         })?;
-        let item = Arc::new(Field::new("item", values.data_type().clone(), false));
+        let item = Arc::new(Field::new("item", values.data_type().clone(), true));
         FixedSizeListArray::try_new_with_length(item, width, values, None, self.shape[0])
             .map(|a| Arc::new(a) as ArrayRef)
             .map_err(|e| Error::internal("a tensor does not fit Arrow").with_source(e))
@@ -144,7 +144,8 @@ pub fn tensor_field(name: &str, dtype: DType, row: &[usize]) -> Result<Field> {
     let width = i32::try_from(row.iter().product::<usize>()).map_err(|_| {
         Error::new(ErrorKind::Unsupported, format!("tensors of shape {row:?} are too large for Arrow"))
     })?;
-    let item = Arc::new(Field::new("item", element, false));
+    // Nullable, although no element is null: that is the storage type by which pyarrow knows tensors.
+    let item = Arc::new(Field::new("item", element, true));
     let shape: Vec<String> = row.iter().map(ToString::to_string).collect();
     let metadata = [
         ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),

@@ -184,12 +184,18 @@ impl BlockReader {
 
     /// What a block costs. Free of I/O; 0 for a block that does not exist.
     pub fn cost(&self, block: usize) -> Cost {
+        self.cost_of(block, None)
+    }
+
+    /// What a block, or a selection of its rows, costs.
+    pub fn cost_of(&self, block: usize, rows: Option<&Selection>) -> Cost {
         let Ok((block, file)) = self.block(block) else { return Cost::default() };
         let Ok(plan) = self.plan(block.file) else { return Cost::default() };
-        let selection = block_selection(block, file, None).unwrap_or_default();
+        let selection = block_selection(block, file, rows).unwrap_or_default();
         let fetch = ranges::needed(file, &plan.leaves, block, selection.as_ref())
             .map_or(0, |ranges| ranges.iter().map(|r| r.end - r.start).sum());
-        let decoded = self.decoded_bytes(&plan, block, file, block.len());
+        let rows = rows.map_or(block.len(), |s| s.row_count() as u64);
+        let decoded = self.decoded_bytes(&plan, block, file, rows);
         Cost { fetch, decoded }
     }
 

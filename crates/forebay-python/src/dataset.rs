@@ -91,9 +91,7 @@ impl Dataset {
             return Err(to_python(py, &forebay::Error::internal("a sink went missing")));
         };
         let threads = threads.unwrap_or_else(forebay::machine::cpus);
-        let summary = detached(py, |tick| {
-            self.0.with_sink(sink)?.execute(threads, |_| tick())
-        })?;
+        let summary = detached(py, |tick| self.0.with_sink(sink)?.execute(threads, |_| tick()))?;
         let out = PyDict::new(py);
         out.set_item("rows_read", summary.rows_read)?;
         out.set_item("rows_written", summary.rows_written)?;

@@ -194,8 +194,7 @@ pub fn to_list(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
     where
         T: ?Sized,
     {
-        let items: Vec<Py<PyAny>> =
-            values.map(|v| v.map_or_else(|| py.None(), &make)).collect();
+        let items: Vec<Py<PyAny>> = values.map(|v| v.map_or_else(|| py.None(), &make)).collect();
         Ok(PyList::new(py, items)?.into_any().unbind())
     }
     let text = |s: &str| PyString::new(py, s).into_any().unbind();

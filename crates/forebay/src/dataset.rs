@@ -14,7 +14,7 @@ use forebay_plan::{
 
 use crate::explain::Explain;
 use crate::loader::Loader;
-use crate::{machine, process_budget};
+use crate::{Tick, machine, process_budget};
 
 /// Files and the steps on their rows. Cheap to clone; every method returns a new dataset.
 #[derive(Clone)]
@@ -41,8 +41,13 @@ impl Dataset {
 
     /// A dataset from a plan, e.g. of a job file. The plan's sink is kept.
     pub fn from_plan(plan: &Plan) -> Result<Self> {
+        Self::from_plan_with(plan, &mut crate::no_tick)
+    }
+
+    /// [`Self::from_plan`], calling `tick` while the store is waited for.
+    pub fn from_plan_with(plan: &Plan, tick: Tick<'_>) -> Result<Self> {
         plan.validate()?;
-        Ok(Self { pipeline: runtime::wait(Pipeline::open(plan))?? })
+        Ok(Self { pipeline: runtime::wait_with(Pipeline::open(plan), tick)?? })
     }
 
     /// The plan.

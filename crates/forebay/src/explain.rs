@@ -5,8 +5,9 @@ use std::fmt;
 use forebay_core::Result;
 use forebay_exec::Pipeline;
 use forebay_exec::index::candidates;
+use forebay_exec::scan::Candidate;
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
-use forebay_plan::{OutputKind, Sink, Source};
+use forebay_plan::{OutputKind, Sink, Source, Step};
 use serde_json::{Value, json};
 
 /// The source's part.
@@ -46,7 +47,7 @@ impl Explain {
             return Err(forebay_core::Error::internal("unknown kind of source"));
         };
         let blocks = candidates(pipeline)?;
-        let group = |b: &usize| (dataset.blocks[*b].file, dataset.blocks[*b].row_group);
+        let group = |c: &Candidate| (dataset.blocks[c.block].file, dataset.blocks[c.block].row_group);
         let mut read: Vec<(usize, usize)> = blocks.iter().map(group).collect();
         read.dedup();
         let groups = dataset.files.iter().map(|f| f.metadata.num_row_groups()).sum();
@@ -57,7 +58,13 @@ impl Explain {
                 .pruned_by
                 .as_ref()
                 .map_or(String::new(), |p| format!("   [statistics: {p}]"));
-            steps.push((index, text.place.clone(), format!("{}{pruned}", text.text)));
+            // The user's own words: what DataFusion prints of a compiled expression loses parentheses.
+            let words = match pipeline.plan.steps.get(index) {
+                Some(Step::Filter(expr)) => expr.clone(),
+                Some(Step::WithColumn { name, expr }) => format!("{name} = {expr}"),
+                _ => text.text.clone(),
+            };
+            steps.push((index, text.place.clone(), format!("{words}{pruned}")));
         }
         for output in &pipeline.normal.outputs {
             let Some(step) = output.step else { continue };
@@ -104,7 +111,7 @@ impl Explain {
                 columns: (pipeline.relation.input_columns(), dataset.schema.fields().len()),
                 row_groups: (read.len(), groups),
                 bytes: (
-                    blocks.iter().map(|b| pipeline.reader.cost(*b).fetch).sum(),
+                    blocks.iter().map(|c| pipeline.reader.cost_of(c.block, c.rows.as_ref()).fetch).sum(),
                     dataset.files.iter().map(|f| f.size).sum(),
                 ),
             },

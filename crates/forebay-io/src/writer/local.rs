@@ -271,8 +271,15 @@ impl LocalTarget {
         }
         self.lock = None;
         if !self.committed {
+            // The lock's file goes only while it is held: another run may be committing under it.
+            let path = self.out.join(manifest::FOLDER).join("commit.lock");
+            if let Ok(file) = File::open(&path)
+                && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+                && same_file(&file, &path)
+            {
+                let _ = fs::remove_file(&path);
+            }
             // Only empty folders go: remove_dir refuses others.
-            let _ = fs::remove_file(self.out.join(manifest::FOLDER).join("commit.lock"));
             for folder in self.made.iter().rev() {
                 let _ = fs::remove_dir(folder);
             }
@@ -283,6 +290,15 @@ impl LocalTarget {
     pub(super) async fn abort(mut self) -> Vec<String> {
         let fallback = shown(&self.staging);
         blocking::run(move || Ok(self.remove())).await.unwrap_or_else(|_| vec![fallback])
+    }
+}
+
+/// Whether the path still names the open file.
+fn same_file(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
     }
 }
 
@@ -362,15 +378,20 @@ impl Commit {
     fn lock(&self) -> Result<File> {
         let path = self.out.join(manifest::FOLDER).join("commit.lock");
         let begun = Instant::now();
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(|e| file_error(e, "create", &shown(&path)))?;
+        let open = || {
+            OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)
+                .map_err(|e| file_error(e, "create", &shown(&path)))
+        };
+        let mut file = open()?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
+                Ok(()) if same_file(&file, &path) => return Ok(file),
+                // A failed run removed the file while we waited for it; its successor counts.
+                Ok(()) => file = open()?,
                 Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < COMMIT_WAIT => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
