@@ -164,7 +164,7 @@ LINE = r"^\d+/\d+ blocks  [\d,]+ rows, .*rows/s, ETA .*, bottleneck: \w+"
 
 
 def test_m09_progress_in_a_log_file_is_a_throttled_line(tmp_path: Path) -> None:
-    job = _large_job(tmp_path, copies=20)
+    job = _large_job(tmp_path, copies=4)
     status, printed, err = forebay("run", job)
     assert status == 0
     # Ten seconds are between two lines; a shorter job says nothing but its result.
@@ -175,7 +175,7 @@ def test_m09_progress_in_a_log_file_is_a_throttled_line(tmp_path: Path) -> None:
 
 
 def test_m09_lines_of_a_log_file(tmp_path: Path) -> None:
-    job = _large_job(tmp_path, copies=20)
+    job = _large_job(tmp_path, copies=4)
     status, _, err = forebay("run", job, FOREBAY_PROGRESS_SECONDS="0.01")
     assert status == 0
     lines = err.splitlines()
@@ -241,7 +241,7 @@ def test_signals_end_a_run_in_order(tmp_path: Path, number: signal.Signals) -> N
 
 def test_two_runs_into_one_target_commit_once(tmp_path: Path) -> None:
     """S7: unique names, one commit, readers see all of one run or all of the other."""
-    job = _large_job(tmp_path, copies=10)
+    job = _large_job(tmp_path, copies=3)
     processes = [start_forebay("run", job, "--json") for _ in range(3)]
     results = [finish(process) for process in processes]
     done = [result for result in results if result[0] == 0]

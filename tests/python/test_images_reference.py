@@ -8,7 +8,7 @@ Tolerances, in units of 1/255:
 
 - ``quality="exact"``: decoding is Pillow's to the bit; a resize differs by at most 2 (torchvision
   and Forebay round their filter weights differently).
-- ``quality="fast"``: a mean below 2 for every photograph (faster colour upsampling, and for strong
+- ``quality="fast"``: a mean below 2.5 for every photograph (faster colour upsampling; for strong
   reductions shrinking inside the decoder).
 """
 
@@ -33,7 +33,7 @@ import forebay as fb  # noqa: E402
 MEAN = [0.485, 0.456, 0.406]
 STD = [0.229, 0.224, 0.225]
 EXACT_MAX = 2
-FAST_MEAN = 2.0
+FAST_MEAN = 2.5
 
 
 def _photo_paths() -> list[Path]:
@@ -190,7 +190,9 @@ def test_scaled_without_normalize(photos: list[bytes], photo_file: str) -> None:
     reference = v2.Compose([v2.CenterCrop(64), v2.ToDtype(torch.float32, scale=True)])
     for image, data in zip(ours, photos, strict=True):
         assert image.dtype == torch.float32
-        assert torch.equal(image, reference(_pixels(data)))
+        # torchvision multiplies by 1/255, which is one rounding off the division that this is.
+        assert (image - reference(_pixels(data))).abs().max().item() <= 2**-24
+        assert torch.equal(image, v2.functional.center_crop(_pixels(data), [64, 64]) / 255)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

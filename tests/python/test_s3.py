@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import random
 import socket
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from s3_server import ACCESS_KEY, OTHER_KEY, OTHER_SECRET, SECRET_KEY, S3Server
-from support import forebay, ids, in_order
+from support import child, digest, finish, forebay, ids, in_order
 
 import forebay as fb
 
@@ -165,6 +168,111 @@ def test_the_command_line(numbers: str, s3: S3Server, tmp_path: Path) -> None:
     )
     assert (status, err) == (0, "")
     assert "300 rows" in printed
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+class Faulty:
+    """A proxy that cuts connections in the middle of an answer, as often as it is told."""
+
+    def __init__(self, port: int, cuts: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._left = cuts
+        self._random = random.Random(5)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cut = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._target) as server:
+            allowed = None
+            if self._left > 0:
+                self._left -= 1
+                allowed = self._random.randrange(0, 60_000)
+            done = threading.Event()
+            threading.Thread(
+                target=self._copy, args=(client, server, None, done), daemon=True
+            ).start()
+            self._copy(server, client, allowed, done)
+
+    def _copy(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        allowed: int | None,
+        done: threading.Event,
+    ) -> None:
+        try:
+            while not done.is_set():
+                piece = source.recv(4096)
+                if not piece:
+                    break
+                if allowed is not None:
+                    if len(piece) > allowed:
+                        target.sendall(piece[:allowed])
+                        self.cut += 1
+                        break
+                    allowed -= len(piece)
+                target.sendall(piece)
+        except OSError:
+            pass
+        done.set()
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_t14_reads_that_fail_in_the_middle_are_read_again(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in range(4):
+        rows = np.random.default_rng(part).integers(0, 2**62, 20_000)
+        out = io.BytesIO()
+        pq.write_table(pa.table({"id": rows}), out, row_group_size=2000)
+        s3.put(f"data/faults/part-{part}.parquet", out.getvalue())
+
+    def epoch() -> str:
+        loader = fb.read_parquet("s3://data/faults").loader(
+            500, seed=4, epoch_end="partial", format="numpy"
+        )
+        return digest(iter(loader))
+
+    whole = epoch()
+    proxy = Faulty(s3.port, cuts=12)
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+        assert epoch() == whole
+        assert proxy.cut > 0, "the proxy was not in the way"
+    finally:
+        proxy.close()
+
+
+def test_ctrl_c_while_a_store_does_not_answer() -> None:
+    code = """
+import os, signal, socket, threading
+import forebay as fb
+silent = socket.create_server(("127.0.0.1", 0))
+os.environ["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    fb.read_parquet("s3://data/in")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    assert finish(child(code)) == (0, "interrupted\n", "")
 
 
 # --- what can be wrong ----------------------------------------------------------------------------

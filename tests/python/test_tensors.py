@@ -354,7 +354,7 @@ def test_types_without_a_tensor_form_say_what_to_do(tmp_path: Path, name: str) -
     (batch,) = in_order(dataset, format="arrow")
     assert pa.record_batch(batch).column(name).equals(pa.array(column))
     if cast is not None:
-        assert f'with_column("{name}", "{cast}")' in error.hint
+        assert f"with_column(\"{name}\", '{cast}')" in error.hint
         assert in_order(dataset.with_column(name, cast))[0][name].tolist() == [value]
 
 
@@ -363,8 +363,12 @@ def test_hints_quote_names_that_sql_would_misread(tmp_path: Path) -> None:
     dataset = fb.read_parquet(write(tmp_path / "t.parquet", {"my col": column}))
     with pytest.raises(fb.SchemaError) as caught:
         dataset.loader(1)
-    assert "CAST(my col AS" not in caught.value.hint
+    cast = 'CAST("my col" AS DOUBLE)'
+    assert cast in caught.value.hint
+    assert in_order(dataset.with_column("x", cast).select(["x"]))[0]["x"].tolist() == [1.5]
     dataset = fb.read_parquet(write(tmp_path / "n.parquet", {"my col": pa.array([None, 1])}))
     with pytest.raises(fb.SchemaError) as caught:
         in_order(dataset)
-    assert "my col IS NOT NULL" not in caught.value.hint
+    where = '"my col" IS NOT NULL'
+    assert where in caught.value.hint
+    assert dataset.filter(where).count() == 1
