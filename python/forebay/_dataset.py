@@ -45,6 +45,24 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _json(value: Any) -> str:
+    """JSON for the engine, with numbers of NumPy and torch as what they are."""
+
+    def plain(other: Any) -> Any:
+        if isinstance(other, os.PathLike):
+            return os.fspath(other)
+        if getattr(other, "ndim", None) == 0 and hasattr(other, "item"):
+            return other.item()
+        msg = f"{other!r} ({type(other).__name__}) is neither a number nor a text"
+        raise TypeError(msg)
+
+    return json.dumps(value, default=plain)
+
+
+def _open(plan: str) -> Dataset:
+    return Dataset(_forebay.Dataset.open(plan))
+
+
 def read_parquet(
     uri: Uri | Sequence[Uri],
     columns: Sequence[str] | None = None,
@@ -107,7 +125,7 @@ def read_parquet(
         path_style=path_style,
         anonymous=anonymous,
     )
-    return Dataset(_forebay.Dataset.open(json.dumps({"source": {"parquet": source}})))
+    return _open(_json({"source": {"parquet": source}}))
 
 
 class Dataset:
@@ -122,7 +140,7 @@ class Dataset:
         self._native = native
 
     def _step(self, word: str, value: Any) -> Dataset:
-        return Dataset(self._native.with_step(json.dumps({word: value})))
+        return Dataset(self._native.with_step(_json({word: value})))
 
     def filter(self, expr: str) -> Dataset:
         """Keep the rows for which a SQL expression is true (not false, not null).
@@ -396,7 +414,7 @@ class Dataset:
         )
         # Not among the optional ones: None is no word for "no shuffle", and the engine says so.
         options["shuffle"] = shuffle
-        return Loader(self._native.loader(json.dumps(options)))
+        return Loader(self._native.loader(_json(options)))
 
     def write_parquet(
         self,
@@ -454,7 +472,11 @@ class Dataset:
             path_style=path_style,
             anonymous=anonymous,
         )
-        return self._native.write(json.dumps({"parquet": sink}), num_threads)
+        return self._native.write(_json({"parquet": sink}), num_threads)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the plan; the other process lists the files again."""
+        return _open, (self._native.plan(),)
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{name}: {kind}" for name, kind in self._native.columns())

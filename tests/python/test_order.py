@@ -235,3 +235,10 @@ def test_photographs_are_the_same_bytes_however_they_are_made(photographs: str) 
 def test_in_order_helper_is_the_file_order(dataset: fb.Dataset) -> None:
     rows = np.concatenate([b["half"] for b in in_order(dataset)])
     assert np.array_equal(rows, np.arange(ROWS) * 0.5)
+
+
+def test_a_column_of_the_name_repeat_is_not_lost(dataset: fb.Dataset) -> None:
+    """`pad` marks repeats in a column `_repeat`; one of that name is an error, not replaced."""
+    with pytest.raises(fb.InvalidInputError, match="_repeat"):
+        dataset.with_column("_repeat", "id").loader(16, epoch_end="pad")
+    assert len(dataset.with_column("_repeat", "id").loader(16)) == ROWS // 16

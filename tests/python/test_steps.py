@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import duckdb
@@ -131,3 +133,23 @@ def test_the_plan_is_data(table: str) -> None:
     text = dataset.explain()
     for word in ("id < 3", "id + 1", "row groups", "bytes"):
         assert word in text
+
+
+def test_numbers_of_numpy_and_torch_are_numbers(table: str) -> None:
+    import torch
+
+    dataset = fb.read_parquet(table).select(["id"]).limit(np.int64(30))
+    loader = dataset.loader(np.int32(10), seed=np.uint64(3), prefetch=torch.tensor(2), fill=0)
+    assert len(loader) == 3
+    assert dataset.count() == 30
+    with pytest.raises(TypeError, match="object"):
+        dataset.loader(object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="ndarray"):
+        dataset.limit(np.arange(3))  # type: ignore[arg-type]
+
+
+def test_datasets_can_be_pickled_and_copied(table: str) -> None:
+    dataset = fb.read_parquet(table).filter("id < 30").with_column("a", "id + 1")
+    for again in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset)):
+        assert again.plan() == dataset.plan()
+        assert again.count() == 30

@@ -372,3 +372,10 @@ def test_hints_quote_names_that_sql_would_misread(tmp_path: Path) -> None:
     where = '"my col" IS NOT NULL'
     assert where in caught.value.hint
     assert dataset.filter(where).count() == 1
+
+
+def test_fill_keeps_every_bit_of_a_whole_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.parquet", {"a": pa.array([1, None])})
+    for fill in (2**53 + 1, 2**63 - 1, -(2**63)):
+        (batch,) = in_order(fb.read_parquet(path), fill=fill)
+        assert batch["a"].tolist() == [1, fill]
