@@ -95,7 +95,9 @@ impl Assembler {
         for (c, output) in self.outputs.iter().enumerate() {
             plans.push(match &output.make {
                 Make::Dense(spec) => Plan::Dense { at: place(n * spec.width()), width: spec.width() },
-                Make::Arrow { data_type, .. } => Plan::Arrow(gather(&rows, c, data_type, &output.name)?),
+                Make::Arrow { field, .. } => {
+                    Plan::Arrow(gather(&rows, c, field.data_type(), &output.name)?)
+                }
                 Make::List(spec) => {
                     let data_type = list_type(&rows, c);
                     let array = match &data_type {
@@ -213,7 +215,9 @@ impl Assembler {
                     let shape = std::iter::once(rows).chain(spec.row.iter().copied()).collect();
                     Column::Dense(dense(spec.dtype, shape, *at, &slab))
                 }
-                (Plan::Arrow(array), _) => Column::Arrow(Arc::clone(array)),
+                (Plan::Arrow(values), Make::Arrow { field, .. }) => {
+                    Column::Arrow { values: Arc::clone(values), field: Arc::clone(field) }
+                }
                 (Plan::List { layout, values, offsets }, _) => {
                     let values = dense(layout.dtype, layout.shape.clone(), *values, &slab);
                     match (offsets, &layout.offsets) {
@@ -225,7 +229,7 @@ impl Assembler {
                     }
                 }
                 (Plan::Image { task, at }, _) => task.column(rows, *at, &slab),
-                (Plan::Dense { .. }, _) => return Err(Error::internal("a column changed its kind")),
+                (Plan::Dense { .. } | Plan::Arrow(_), _) => return Err(Error::internal("a column changed its kind")),
             };
             columns.push((Arc::clone(&output.name), column));
         }

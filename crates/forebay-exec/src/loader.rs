@@ -36,9 +36,12 @@ use crate::window::{WindowHandle, WindowSource};
 /// photographs as float32, or hundreds of small table batches.
 const PREFETCH_BYTES: u64 = 64 << 20;
 
-/// Bytes of blocks that file order reads ahead: what a bucket at 10 Gbit/s with 50 ms to the first
-/// byte has in flight, doubled.
-const READ_AHEAD: u64 = 128 << 20;
+/// Bytes of blocks that file order reads ahead from an object store: what a bucket at 10 Gbit/s with
+/// 50 ms to the first byte has in flight, doubled.
+const READ_AHEAD_REMOTE: u64 = 128 << 20;
+
+/// The same from files, where a block comes in milliseconds: a few blocks for each thread.
+const READ_AHEAD_LOCAL: u64 = 32 << 20;
 
 /// Batches in the hands of the consumer from which on it is told: more than any training loop keeps,
 /// fewer than a list of an epoch.
@@ -183,6 +186,7 @@ impl Loader {
             outputs: self.outputs.clone(),
             index: Arc::clone(&self.index),
             pool: pool.handle(),
+            threads: self.config.threads,
             stats: Arc::clone(&self.stats),
         });
         let (through, opened) = watch::channel(first_step);
@@ -192,14 +196,16 @@ impl Loader {
             lanes: Mutex::default(),
             through,
             ready: Reorder::new(first_step),
+            started: watch::Sender::new(false),
             permits: Arc::new(Semaphore::new(self.prefetch)),
             assembler,
             pool: pool.handle(),
         });
         self.account.set_head(first_step);
         let runtime = io()?;
-        let opener = Abort(runtime.spawn(open_windows(Arc::clone(&shared), source, first_step)));
-        let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), opened, first_step)));
+        let opener =
+            Abort(runtime.spawn(open_windows(Arc::clone(&shared), Arc::clone(&source), first_step)));
+        let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), source, opened, first_step)));
         Ok(EpochRun { _tasks: [opener, feeder], shared, stats: Arc::clone(&self.stats), pool: Some(pool) })
     }
 }
@@ -215,7 +221,9 @@ fn fit(pipeline: &Pipeline, schedule: &Schedule, slab: u64, prefetch: u64, limit
     // In flight, being written, and in the hands of the consumer.
     let slabs = (prefetch + 2) * slab;
     if schedule.spec().shuffle == Shuffle::None {
-        return Ok(slabs + READ_AHEAD.max(4 * (window + fetch)));
+        let remote = pipeline.dataset.files.iter().any(|f| f.uri.contains("://"));
+        let ahead = if remote { READ_AHEAD_REMOTE } else { READ_AHEAD_LOCAL };
+        return Ok(slabs + ahead.max(3 * (window + fetch)));
     }
     let one = schedule.lanes() == 1 && schedule.epoch(0).windows() <= 1;
     let mixes = if one { 1 } else { 2 };
@@ -245,7 +253,11 @@ fn fit(pipeline: &Pipeline, schedule: &Schedule, slab: u64, prefetch: u64, limit
     }
     // A window that is being opened holds its encoded bytes as well, for a while.
     let opening = window + schedule.window().saturating_mul(fetch);
-    Ok(slabs + mixes * schedule.own_lanes() * opening)
+    // Lanes do not reach the ends of their windows at the same time: a quarter of them may have their
+    // next window open, soonest first. More would only hold memory.
+    let lanes = schedule.own_lanes();
+    let next = if one { 0 } else { lanes.min((lanes / 4).max(2)) };
+    Ok(slabs + (lanes + next) * opening)
 }
 
 fn mib(bytes: u64) -> String {
@@ -264,6 +276,9 @@ struct Shared {
     /// Steps whose windows the opener has opened.
     through: watch::Sender<u64>,
     ready: Reorder<Result<Ready>>,
+    /// Whether the first batch is made, or waits for its windows. Where it needs a few rows of large
+    /// windows only, those come first and the windows after.
+    started: watch::Sender<bool>,
     permits: Arc<Semaphore>,
     assembler: Arc<Assembler>,
     pool: PoolHandle,
@@ -287,7 +302,10 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>, first: u64
             let (result, handle) = WindowHandle::new();
             lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
+            let mut started = shared.started.subscribe();
             loads.spawn(async move {
+                // An error means that the run is gone.
+                let _ = started.wait_for(|started| *started).await;
                 let window = source.load(order, piece.window, step, reservation).await;
                 // Nobody waits any more when the run was dropped.
                 let _ = result.send(Some(window.map(Arc::new)));
@@ -299,16 +317,31 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>, first: u64
     while loads.join_next().await.is_some() {}
 }
 
-async fn feed(shared: Arc<Shared>, mut opened: watch::Receiver<u64>, first: u64) {
+async fn feed(
+    shared: Arc<Shared>,
+    source: Arc<WindowSource>,
+    mut opened: watch::Receiver<u64>,
+    first: u64,
+) {
     let steps = shared.order.steps();
     let mut warned = false;
     for step in first..steps {
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
+        let early = if step == first { sparse_rows(&shared, &source, step).await } else { Ok(None) };
+        // A first batch that waits for its windows must not keep them waiting.
+        if !matches!(early, Ok(Some(_))) {
+            shared.started.send_replace(true);
+        }
         if opened.wait_for(|through| *through > step).await.is_err() {
             return;
         }
         let bytes = shared.assembler.expected_bytes(shared.order.global_samples(step));
-        let rows = match gather_rows(&shared, step).await {
+        let rows = match early {
+            Ok(Some(rows)) => Ok(rows),
+            Ok(None) => gather_rows(&shared, step).await,
+            Err(e) => Err(e),
+        };
+        let rows = match rows {
             Ok(rows) => rows,
             Err(e) => {
                 shared.ready.put(step, Err(e));
@@ -335,6 +368,9 @@ async fn feed(shared: Arc<Shared>, mut opened: watch::Receiver<u64>, first: u64)
         let done = Arc::clone(&shared);
         shared.assembler.start(&shared.pool, step, rows, Some(reservation), move |result| {
             done.ready.put(step, result.map(|batch| Ready { batch, _permit: permit }));
+            if step == first {
+                done.started.send_replace(true);
+            }
         });
     }
     shared.ready.finish(steps);
@@ -351,6 +387,24 @@ fn held_too_long(held: u64, bytes: u64, limit: u64) -> Error {
         ),
     )
     .with_hint("let go of batches that are done (a list of them keeps all), copy what must stay, or raise memory_limit")
+}
+
+/// The rows of a step by themselves, where its windows are much larger; `None` where they are not.
+async fn sparse_rows(
+    shared: &Shared,
+    source: &Arc<WindowSource>,
+    step: u64,
+) -> Result<Option<Rows>> {
+    let mut rows = Rows::default();
+    for piece in shared.order.step(step) {
+        let (source, order) = (Arc::clone(source), Arc::clone(&shared.order));
+        let range = (piece.offset, piece.len);
+        let Some(window) = source.sparse(order, piece.window, range, step).await? else {
+            return Ok(None);
+        };
+        rows.push(&Arc::new(window), 0, piece.len, piece.repeat);
+    }
+    Ok(Some(rows))
 }
 
 async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {

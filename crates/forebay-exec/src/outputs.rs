@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
@@ -54,8 +54,8 @@ pub enum Make {
     Arrow {
         /// Index in the relational result.
         from: usize,
-        /// The type that the consumer gets (views become plain).
-        data_type: DataType,
+        /// What the consumer gets: name, type (views become plain), nullability, metadata.
+        field: FieldRef,
     },
     /// Lists of numbers.
     List(ListSpec),
@@ -143,7 +143,7 @@ pub fn resolve(
             let name: Arc<str> = output.name.as_str().into();
             let make = match &output.kind {
                 OutputKind::Column { from } => {
-                    plain(&name, index(from)?, schema.field_with_name(from).ok(), options)?
+                    plain(&name, index(from)?, schema.field(index(from)?), options)?
                 }
                 OutputKind::Image { from, spec, operator_base } => {
                     let pipeline = Arc::new(ImagePipeline::new(spec, *operator_base)?);
@@ -215,10 +215,14 @@ pub fn element(data_type: &DataType) -> Option<DType> {
     })
 }
 
-fn plain(name: &Arc<str>, from: usize, field: Option<&Field>, options: &OutputOptions) -> Result<Make> {
-    let data_type = field.map_or(&DataType::Null, |f| f.data_type());
+fn plain(name: &Arc<str>, from: usize, field: &Field, options: &OutputOptions) -> Result<Make> {
+    let data_type = field.data_type();
+    let arrow = |data_type: DataType| Make::Arrow {
+        from,
+        field: Arc::new(field.clone().with_name(&**name).with_data_type(data_type)),
+    };
     if options.arrow {
-        return Ok(Make::Arrow { from, data_type: without_views(data_type) });
+        return Ok(arrow(without_views(data_type)));
     }
     let fill = options.fill_of(name);
     let dense = |dtype, row| {
@@ -252,11 +256,11 @@ fn plain(name: &Arc<str>, from: usize, field: Option<&Field>, options: &OutputOp
         | DataType::LargeBinary
         | DataType::BinaryView
         | DataType::FixedSizeBinary(_)
-        | DataType::Null => return Ok(Make::Arrow { from, data_type: without_views(data_type) }),
+        | DataType::Null => return Ok(arrow(without_views(data_type))),
         DataType::Dictionary(_, values)
             if matches!(**values, DataType::Utf8 | DataType::LargeUtf8 | DataType::Binary) =>
         {
-            return Ok(Make::Arrow { from, data_type: (**values).clone() });
+            return Ok(arrow((**values).clone()));
         }
         _ => {}
     }
@@ -297,11 +301,7 @@ pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<S
     let fields = outputs
         .iter()
         .map(|o| match &o.make {
-            Make::Arrow { from, data_type } => {
-                let field = relational.field(*from);
-                Ok(Field::new(&*o.name, data_type.clone(), field.is_nullable())
-                    .with_metadata(field.metadata().clone()))
-            }
+            Make::Arrow { field, .. } => Ok(field.as_ref().clone()),
             Make::Dense(d) => forebay_feed::batch::tensor_field(&o.name, d.dtype, &d.row),
             Make::Image(image) => {
                 let needs = |what: &str, hint: &str| {

@@ -59,9 +59,14 @@ impl Stats {
     pub async fn fetching(&self, read: impl Future<Output = Result<Fetched>>) -> Result<Fetched> {
         let start = Instant::now();
         let fetched = read.await?;
-        self.fetch.add(start.elapsed());
-        self.bytes_read.fetch_add(fetched.bytes(), Ordering::Relaxed);
+        self.fetched(start.elapsed(), fetched.bytes());
         Ok(fetched)
+    }
+
+    /// Counts a read that is done.
+    pub fn fetched(&self, time: Duration, bytes: u64) {
+        self.fetch.add(time);
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// The stage that holds the run up: the consumer when batches wait for it, else the busiest

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, UInt32Array};
+use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::take_record_batch;
 use forebay_core::{Error, Reservation, Result};
 use forebay_plan::schedule::Epoch;
@@ -33,6 +33,8 @@ pub struct WindowSource {
     pub index: Arc<RowIndex>,
     /// The CPU threads.
     pub pool: PoolHandle,
+    /// How many they are.
+    pub threads: usize,
     /// Counters.
     pub stats: Arc<Stats>,
 }
@@ -78,6 +80,103 @@ impl WindowSource {
         Ok(WindowData::new(parts, permutation, Some(reservation)))
     }
 
+    /// Reads `len` rows of a window from `offset` on and nothing else, as a small window of its own
+    /// whose positions count from 0. `None` where that is not cheaper than opening the window.
+    pub async fn sparse(
+        self: Arc<Self>,
+        epoch: Arc<Epoch>,
+        window: usize,
+        (offset, len): (u64, u64),
+        seq: u64,
+    ) -> Result<Option<WindowData>> {
+        if !self.worth_sparse(&epoch, window, len) {
+            return Ok(None);
+        }
+        let order = Arc::clone(&epoch);
+        let Some(order) = self.pool.run(seq, move |_| Ok(order.permutation(window))).await? else {
+            return Ok(None);
+        };
+        let wanted = &order[offset as usize..(offset + len) as usize];
+        // Position in the batch by (block, row): blocks in window order, rows ascending.
+        let blocks = epoch.window_blocks(window);
+        let mut starts = vec![0u64];
+        for (_, rows) in blocks {
+            starts.push(starts.last().copied().unwrap_or(0) + rows);
+        }
+        let mut places: Vec<(usize, u32, u32)> = Vec::with_capacity(wanted.len());
+        for (position, row) in (0u32..).zip(wanted) {
+            let at = starts.partition_point(|s| *s <= u64::from(*row)) - 1;
+            let within = (u64::from(*row) - starts[at]) as u32;
+            let source = match self.index.block(blocks[at].0 as usize) {
+                BlockRows::All => within,
+                BlockRows::Some(kept) => kept[within as usize],
+            };
+            places.push((at, source, position));
+        }
+        places.sort_unstable();
+        let mut permutation = vec![0u32; places.len()];
+        for (sorted, (_, _, position)) in (0u32..).zip(&places) {
+            permutation[*position as usize] = sorted;
+        }
+        let groups: Vec<(usize, Vec<u32>)> = places
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|g| (blocks[g[0].0].0 as usize, g.iter().map(|(_, row, _)| *row).collect()))
+            .collect();
+        let parts: Vec<Option<Vec<Part>>> = stream::iter(groups)
+            .map(|(block, rows)| Arc::clone(&self).rows_of(block, rows, seq))
+            // Few at once, so that the memory of one block serves the next.
+            .buffered(self.threads + 1)
+            .try_collect()
+            .await?;
+        let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let parts = parts.into_iter().flatten().collect();
+        Ok(Some(WindowData::new(parts, Some(permutation), None)))
+    }
+
+    /// Whether a window is so large, and the rows so few of it, that reading them alone is a gain
+    /// even if each needs a page of its own.
+    fn worth_sparse(&self, epoch: &Epoch, window: usize, len: u64) -> bool {
+        /// A window below this opens in less time than a person or a profile notices.
+        const LARGE: u64 = 32 << 20;
+        /// What a page of large values usually has at most.
+        const PAGE: u64 = 1 << 20;
+        /// Drawing the permutation of more rows takes longer than it saves.
+        const MOST_ROWS: u64 = 1 << 20;
+        let cost = self.cost(epoch, window) / 2;
+        cost >= LARGE && epoch.window_rows(window) <= MOST_ROWS && len * PAGE <= cost / 2
+    }
+
+    async fn rows_of(
+        self: Arc<Self>,
+        block: usize,
+        rows: Vec<u32>,
+        seq: u64,
+    ) -> Result<Option<Vec<Part>>> {
+        let start = std::time::Instant::now();
+        let Some(fetched) = self.pipeline.reader.fetch_rows(block, &rows).await? else {
+            return Ok(None);
+        };
+        self.stats.fetched(start.elapsed(), fetched.bytes());
+        let this = Arc::clone(&self);
+        self.pool
+            .run(seq, move |_| {
+                let batches = this.stats.decode.time(|| this.pipeline.reader.decode(fetched))?;
+                let mut left = rows.as_slice();
+                batches
+                    .into_iter()
+                    .map(|batch| {
+                        let (now, later) = left.split_at(batch.num_rows().min(left.len()));
+                        left = later;
+                        let kept = Some(UInt32Array::from(now.to_vec()));
+                        let batch = compact(&batch)?;
+                        this.part(origin(&this.pipeline, block, 0), batch, kept)
+                    })
+                    .collect::<Result<Vec<_>>>()
+                    .map(Some)
+            })
+            .await
+    }
+
     async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
         let reader = &self.pipeline.reader;
         let fetched = self.stats.fetching(reader.fetch(block, None)).await?;
@@ -108,12 +207,36 @@ impl WindowSource {
                 }
             };
             at += rows;
-            let batch = project(&self.projection, batch)
-                .map_err(|e| locate(e, &origin, kept.as_ref()))?;
-            parts.push(Part::new(&self.outputs, &batch, origin, kept)?);
+            parts.push(self.part(origin, batch, kept)?);
         }
         Ok(parts)
     }
+
+    /// Computes the columns of rows that take part, and converts them.
+    fn part(&self, origin: Origin, batch: RecordBatch, kept: Option<UInt32Array>) -> Result<Part> {
+        let batch = project(&self.projection, batch)
+            .map_err(|e| locate(e, &origin, kept.as_ref()))?;
+        Part::new(&self.outputs, &batch, origin, kept)
+    }
+}
+
+/// The rows with memory of their own: views let go of the pages that they point into.
+fn compact(batch: &RecordBatch) -> Result<RecordBatch> {
+    let columns = batch
+        .columns()
+        .iter()
+        .map(|c| match (c.as_binary_view_opt(), c.as_string_view_opt()) {
+            (Some(views), _) => Arc::new(views.gc()) as ArrayRef,
+            (_, Some(views)) => Arc::new(views.gc()),
+            _ => Arc::clone(c),
+        })
+        .collect();
+    RecordBatch::try_new_with_options(
+        batch.schema(),
+        columns,
+        &RecordBatchOptions::new().with_row_count(Some(batch.num_rows())),
+    )
+    .map_err(|e| Error::internal("cannot compact rows").with_source(e))
 }
 
 /// Evaluates a relation that keeps every row.

@@ -6,7 +6,7 @@ use arrow::array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, RecordBatch, RecordBatchOptions, make_array,
 };
 use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use forebay_core::{DType, Error, ErrorKind, Result};
 
 use crate::Slab;
@@ -35,7 +35,12 @@ pub enum Column {
         offsets: Dense,
     },
     /// Strings, bytes, or anything else that stays an Arrow array.
-    Arrow(ArrayRef),
+    Arrow {
+        /// The values.
+        values: ArrayRef,
+        /// Type, nullability and metadata, the same for every batch.
+        field: FieldRef,
+    },
 }
 
 /// A dense, contiguous, row-major tensor over a slab.
@@ -162,7 +167,7 @@ impl Column {
             Self::Dense(d) => d.slab.hand_over(),
             Self::Each(all) => all.iter().for_each(|d| d.slab.hand_over()),
             Self::Ragged { values, .. } => values.slab.hand_over(),
-            Self::Arrow(_) => {}
+            Self::Arrow { .. } => {}
         }
     }
 }
@@ -183,9 +188,9 @@ impl Batch {
                     fields.push(tensor_field(name, d.dtype, d.shape.get(1..).unwrap_or(&[]))?);
                     arrays.push(d.to_arrow()?);
                 }
-                Column::Arrow(a) => {
-                    fields.push(Field::new(&**name, a.data_type().clone(), true));
-                    arrays.push(Arc::clone(a));
+                Column::Arrow { values, field } => {
+                    fields.push(field.as_ref().clone());
+                    arrays.push(Arc::clone(values));
                 }
                 Column::Ragged { .. } | Column::Each(_) => {
                     return Err(Error::new(

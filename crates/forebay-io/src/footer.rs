@@ -4,6 +4,8 @@
 //! page index. A footer is not trusted: every byte range and row count in it is checked before
 //! anything is computed from it, and a panic in the parser is an error about the file.
 
+pub(crate) mod int96;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -187,6 +189,14 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
         Ok(Ok(schema)) => schema,
         Ok(Err(e)) => return Err(parse_error(e, uri, "its schema cannot be read")),
         Err(_) => return Err(corrupt(uri, "is damaged: its schema cannot be decoded")),
+    };
+    let Some(schema) = int96::as_microseconds(schema, file) else {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!("{uri} has INT96 timestamps in columns whose types cannot be told apart"),
+        )
+        .in_file(Arc::clone(uri))
+        .with_hint("write it again with timestamps as INT64 (TIMESTAMP_MICROS in Spark)"));
     };
     Ok(Step::Done(Box::new(Footer { metadata: Arc::new(metadata), schema: Arc::new(schema) })))
 }

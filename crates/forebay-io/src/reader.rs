@@ -8,6 +8,7 @@
 mod chunks;
 mod decode;
 mod ranges;
+mod sparse;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,10 +19,11 @@ use bytes::Bytes;
 use forebay_core::{Error, Result, suggest};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
+use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
 use crate::blocking;
 use crate::dataset::{Block, DataFile, Dataset};
-use crate::footer::parse_error;
+use crate::footer::{chunk_range, int96, parse_error};
 use crate::listing::{FilePlace, hive};
 use crate::store::{local, remote};
 
@@ -50,6 +52,8 @@ pub struct Fetched {
     rows: u64,
     /// Sorted by offset.
     pieces: Vec<(u64, Bytes)>,
+    /// The footer with page locations that were found by walking, in place of the file's own.
+    walked: Option<ArrowReaderMetadata>,
 }
 
 impl Fetched {
@@ -235,7 +239,87 @@ impl BlockReader {
                 .await
                 .map_err(|e| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group))?
         };
-        Ok(Fetched { block: number, selection, rows: count, pieces })
+        Ok(Fetched { block: number, selection, rows: count, pieces, walked: None })
+    }
+
+    /// Reads single rows of a block (numbers within it, ascending, without repeats), of the rest only
+    /// what shares their pages. `None` where that would cost a request for each page: a remote file
+    /// without a page index.
+    pub async fn fetch_rows(&self, block: usize, rows: &[u32]) -> Result<Option<Fetched>> {
+        let number = block;
+        let (block, file) = self.block(number)?;
+        let within = sparse::selection(rows, block.len());
+        let group = file.metadata.row_group(block.row_group);
+        let indexed = file
+            .metadata
+            .offset_index()
+            .and_then(|i| i.get(block.row_group))
+            .is_some_and(|i| i.len() == group.num_columns());
+        if indexed || rows.is_empty() {
+            return self.fetch(number, Some(&within)).await.map(Some);
+        }
+        let FilePlace::Local(path) = &file.place else { return Ok(None) };
+        let plan = self.plan(block.file)?;
+        let Some(selection) = block_selection(block, file, Some(&within))? else {
+            return self.fetch(number, None).await.map(Some);
+        };
+        let work = {
+            let (path, uri, pin, size) =
+                (path.clone(), Arc::clone(&file.uri), file.pin.clone(), file.size);
+            let (metadata, plan, row_group) =
+                (Arc::clone(&file.metadata), Arc::clone(&plan), block.row_group);
+            let selection = selection.clone();
+            move || {
+                let open = Arc::new(local::open_pinned(&path, &uri, &pin)?);
+                let group = metadata.row_group(row_group);
+                let none = OffsetIndexMetaData {
+                    page_locations: Vec::new(),
+                    unencoded_byte_array_data_bytes: None,
+                };
+                let mut index = vec![none; group.num_columns()];
+                let mut wanted = Vec::new();
+                let (mut some, mut all_bytes) = (0, 0);
+                for leaf in &plan.leaves {
+                    let Some(pages) = sparse::walk(&open, &uri, size, group, *leaf)? else {
+                        return Ok(None);
+                    };
+                    let chunk = chunk_range(group.column(*leaf)).unwrap_or_default();
+                    all_bytes += chunk.end - chunk.start;
+                    let ranges = sparse::ranges(&pages, chunk, &selection)?;
+                    some += ranges.iter().map(|r| r.end - r.start).sum::<u64>();
+                    wanted.extend(ranges);
+                    index[*leaf] = pages;
+                }
+                if some > all_bytes / 2 {
+                    return Ok(None);
+                }
+                let mut all = vec![Vec::new(); metadata.num_row_groups()];
+                all[row_group] = index;
+                let stop = AtomicBool::new(false);
+                let wanted = ranges::coalesce(wanted, false);
+                let bytes = local::read_ranges(&path, &uri, &pin, &wanted, &stop)?;
+                let metadata =
+                    (*metadata).clone().into_builder().set_offset_index(Some(all)).build();
+                let pieces = wanted.into_iter().map(|r| r.start).zip(bytes).collect();
+                Ok(Some((pieces, metadata)))
+            }
+        };
+        let named = |e: Error| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group);
+        let Some((pieces, metadata)) = blocking::run(work).await.map_err(named)? else {
+            // Large pages, or nested columns: the rows come out of the whole block.
+            return self.fetch(number, Some(&within)).await.map(Some);
+        };
+        let options = ArrowReaderOptions::new().with_schema(Arc::clone(plan.reader.schema()));
+        let walked = ArrowReaderMetadata::try_new(Arc::new(metadata), options)
+            .map_err(|e| parse_error(e, &file.uri, "its schema cannot be read"))?;
+        let rows = rows.len() as u64;
+        Ok(Some(Fetched {
+            block: number,
+            selection: Some(selection),
+            rows,
+            pieces,
+            walked: Some(walked),
+        }))
     }
 
     /// Decodes a block. CPU only, no I/O.
@@ -271,7 +355,9 @@ impl BlockReader {
         let viewed =
             |f: &Field| self.views.contains(f.name()).then(|| view_of(f.data_type())).flatten();
         let mut options = ArrowReaderOptions::new();
-        if file.schema.fields().iter().any(|f| viewed(f).is_some()) {
+        // INT96 is nanoseconds to the parquet crate unless it is told the file's schema.
+        let int96 = int96::present(file.metadata.file_metadata().schema_descr());
+        if int96 || file.schema.fields().iter().any(|f| viewed(f).is_some()) {
             let fields: Vec<FieldRef> = file
                 .schema
                 .fields()

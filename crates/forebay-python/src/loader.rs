@@ -214,7 +214,7 @@ fn to_object(py: Python<'_>, batch: &Batch, format: Format) -> PyResult<Py<PyAny
                 let make = py.import("forebay._ragged")?.getattr("Ragged")?;
                 make.call1((values, offsets))?.unbind()
             }
-            Column::Arrow(array) => tensor::to_list(py, array)?,
+            Column::Arrow { values, .. } => tensor::to_list(py, values)?,
         };
         out.set_item(&**name, value)?;
     }

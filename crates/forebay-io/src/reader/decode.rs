@@ -168,8 +168,8 @@ fn run(
     // (plan, file, fetched) is only read, and holds no interior mutability but reference counts.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let chunks = Chunks::new(&fetched.pieces, file.size);
-        let mut builder =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, plan.reader.clone())
+        let metadata = fetched.walked.as_ref().unwrap_or(&plan.reader).clone();
+        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
                 .with_row_groups(vec![block.row_group])
                 .with_projection(mask.clone())
                 .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));

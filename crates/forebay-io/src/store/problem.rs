@@ -87,9 +87,7 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
                 Error::new(ErrorKind::NotFound, format!("{uri} does not exist"))
             }
             StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-                let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
-                Error::new(ErrorKind::PermissionDenied, format!("access to {uri} is denied{code}"))
-                    .with_hint("the credentials need s3:GetObject and s3:ListBucket, and s3:PutObject to write")
+                denied(uri, &code)
             }
             StoreError::Precondition { .. } | StoreError::NotModified { .. } => {
                 Error::new(ErrorKind::Changed, format!("{uri} changed since it was listed"))
@@ -103,6 +101,13 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
             StoreError::InvalidPath { .. } => {
                 Error::invalid(format!("{uri} is not a key that can be read"))
             }
+            // For lists and the start of an upload the client has no kind of error but this one.
+            _ if code == "AccessDenied"
+                || text.contains("status code: 403")
+                || text.contains("status code: 401") =>
+            {
+                denied(uri, &code)
+            }
             _ if text.contains("status code: 4") || text.contains("status: 4") => {
                 Error::new(ErrorKind::Io, format!("the server refused a request for {uri}"))
             }
@@ -115,6 +120,14 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
         }
     };
     error.with_source(Answer(answer))
+}
+
+/// The error of credentials that the server knows and that lack a right.
+fn denied(uri: &str, code: &str) -> Error {
+    let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
+    Error::new(ErrorKind::PermissionDenied, format!("access to {uri} is denied{code}")).with_hint(
+        "the credentials need s3:GetObject and s3:ListBucket, and s3:PutObject to write",
+    )
 }
 
 /// The texts of an error and its causes, each once.
@@ -191,6 +204,24 @@ mod tests {
         let e = store_error(generic("400 Bad Request: <Code>ExpiredToken</Code>"), "s3://b/k");
         assert!(e.message().contains("have expired"), "{e}");
         assert!(!e.retryable());
+    }
+
+    #[test]
+    fn a_missing_right_is_told_from_other_refusals() {
+        for text in [
+            "Error performing list request: Server returned non-2xx status code: 403 Forbidden: \
+             <Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>",
+            "Server returned error response: <Error><Code>AccessDenied</Code></Error>",
+            "Server returned non-2xx status code: 403 Forbidden: ",
+        ] {
+            let e = store_error(generic(text), "s3://b/k");
+            assert_eq!(e.kind(), ErrorKind::PermissionDenied, "{text}");
+            assert!(e.message().starts_with("access to s3://b/k is denied"), "{e}");
+            assert!(e.hint().unwrap().contains("s3:ListBucket"));
+            assert!(!e.retryable());
+        }
+        let e = store_error(generic("status code: 405 Method Not Allowed"), "s3://b/k");
+        assert_eq!(e.kind(), ErrorKind::Io);
     }
 
     #[test]

@@ -74,6 +74,32 @@ async fn every_bad_file_is_an_error() {
     }
 }
 
+/// Lists without an annotation, in a file whose own row count is 0: the values that pyarrow gives.
+#[tokio::test]
+async fn repeated_fields_without_annotation_are_lists() {
+    let Some(folder) = data("parquet-testing/data") else { return };
+    let path = folder.join("repeated_no_annotation.parquet");
+    let got = read_all(&source(&[text(&path)])).await.unwrap();
+    let mut out = Vec::new();
+    let mut writer = arrow::json::LineDelimitedWriter::new(&mut out);
+    writer.write(&got).unwrap();
+    writer.finish().unwrap();
+    let rows: Vec<serde_json::Value> = String::from_utf8(out)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let phones = |list: serde_json::Value| serde_json::json!({ "phone": list });
+    let expected = [
+        serde_json::json!({ "id": 1 }),
+        serde_json::json!({ "id": 2 }),
+        serde_json::json!({ "id": 3, "phoneNumbers": phones(serde_json::json!([])) }),
+        serde_json::json!({ "id": 4, "phoneNumbers": phones(serde_json::json!([{ "number": 5555555555i64 }])) }),
+    ];
+    assert_eq!(rows[..4], expected);
+    assert_eq!(rows.len(), 6);
+}
+
 #[tokio::test]
 async fn flights_have_336776_rows() {
     let Some(folder) = data("flights") else { return };

@@ -15,7 +15,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use crate::files::*;
-use crate::s3_server::S3Server;
+use crate::s3_server::{POWERLESS_KEY, READER_KEY, S3Server};
 use crate::write::{sink, write_run};
 
 fn inner(name: &str, vars: &[(&str, String)]) {
@@ -37,9 +37,14 @@ fn a_real_server() {
     let mut wrong = env.clone();
     wrong[2].1 = "not-the-secret".into();
     inner("s3::inner_wrong_secret", &wrong);
-    let mut unknown = env;
-    unknown[1].1 = "nobody".into();
-    inner("s3::inner_unknown_key", &unknown);
+    let with_key = |key: &str| {
+        let mut env = env.clone();
+        env[1].1 = key.into();
+        env
+    };
+    inner("s3::inner_unknown_key", &with_key("nobody"));
+    inner("s3::inner_known_key_without_rights", &with_key(POWERLESS_KEY));
+    inner("s3::inner_known_key_that_may_only_read", &with_key(READER_KEY));
 }
 
 fn raw_store() -> Arc<dyn ObjectStore> {
@@ -210,5 +215,48 @@ async fn inner_wrong_secret() {
 async fn inner_unknown_key() {
     if std::env::var_os("FOREBAY_INNER").is_some() {
         refused().await;
+    }
+}
+
+/// A refusal of a known key: what was refused, and which rights are missing.
+fn lacks_a_right(e: &forebay_core::Error, what: &str) {
+    assert_eq!(e.kind(), ErrorKind::PermissionDenied, "{e:?}");
+    assert!(e.message().contains(what) && e.message().contains("denied"), "{e:?}");
+    assert!(e.hint().unwrap().contains("s3:ListBucket"), "{e:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by a_real_server"]
+async fn inner_known_key_without_rights() {
+    if std::env::var_os("FOREBAY_INNER").is_none() {
+        return;
+    }
+    let begun = Instant::now();
+    for uri in ["s3://data/t/d.parquet", "s3://data/t", "s3://data/t/*.parquet"] {
+        let e = Dataset::open(&source(&[uri])).await.unwrap_err();
+        lacks_a_right(&e, "s3://data/t");
+    }
+    let to = sink("s3://data/denied", WriteMode::Error);
+    lacks_a_right(&write_run(&to, &[numbered(0, 1)]).await.unwrap_err(), "s3://data/denied");
+    assert!(begun.elapsed() < Duration::from_secs(5), "at once, not after retries");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by a_real_server"]
+async fn inner_known_key_that_may_only_read() {
+    if std::env::var_os("FOREBAY_INNER").is_none() {
+        return;
+    }
+    // Reading is allowed; the upload of the first file is refused.
+    assert_eq!(read_all(&source(&["s3://data/t/d.parquet"])).await.unwrap().num_rows(), 7);
+    let to = sink("s3://data/denied", WriteMode::Error);
+    let e = write_run(&to, &[numbered(0, 1)]).await.unwrap_err();
+    lacks_a_right(&e, "s3://data/denied/part-00000");
+    // Files may be written here, and the manifest may not.
+    let to = sink("s3://data/some", WriteMode::Error);
+    let e = write_run(&to, &[numbered(0, 1)]).await.unwrap_err();
+    lacks_a_right(&e, "s3://data/some/_forebay/manifest.json");
+    for prefix in ["denied", "some"] {
+        assert!(keys(prefix).await.is_empty(), "nothing of a refused run is visible");
     }
 }

@@ -14,6 +14,11 @@ pub const ACCESS_KEY: &str = "forebaytest";
 /// Its secret.
 pub const SECRET_KEY: &str = "forebaysecret";
 
+/// A key pair that the server knows and that may read and write nothing in any bucket of the tests.
+pub const POWERLESS_KEY: &str = "forebaynothing";
+/// A key pair that may read `data`, and write there only what begins with `some/part-`.
+pub const READER_KEY: &str = "forebayreader";
+
 /// A running server.
 pub struct S3Server {
     child: Child,
@@ -80,13 +85,20 @@ impl S3Server {
         let folder = std::env::temp_dir().join(format!("forebay-s3-{}-{s3}", std::process::id()));
         std::fs::create_dir_all(folder.join("data")).expect("a folder for the server");
         let config = folder.join("s3.json");
-        std::fs::write(
-            &config,
+        let identities: Vec<String> = [
+            (ACCESS_KEY, r#""Admin", "Read", "Write", "List", "Tagging""#),
+            (POWERLESS_KEY, r#""Read:nowhere""#),
+            (READER_KEY, r#""Read:data", "List:data", "Write:data/some/part-*""#),
+        ]
+        .iter()
+        .map(|(key, actions)| {
             format!(
-                r#"{{"identities": [{{"name": "test", "credentials": [{{"accessKey": "{ACCESS_KEY}", "secretKey": "{SECRET_KEY}"}}], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}}]}}"#
-            ),
-        )
-        .expect("the server's configuration");
+                r#"{{"name": "{key}", "credentials": [{{"accessKey": "{key}", "secretKey": "{SECRET_KEY}"}}], "actions": [{actions}]}}"#
+            )
+        })
+        .collect();
+        std::fs::write(&config, format!(r#"{{"identities": [{}]}}"#, identities.join(", ")))
+            .expect("the server's configuration");
         let log = std::fs::File::create(folder.join("log")).expect("the server's log");
         let child = Command::new(program)
             .arg("server")
