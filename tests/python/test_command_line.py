@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import (
+    BINARY,
     ROOT,
     data_files,
     finish,
@@ -190,11 +191,11 @@ def test_m09_lines_of_a_log_file(tmp_path: Path) -> None:
 
 
 def test_progress_on_a_terminal_is_live(tmp_path: Path) -> None:
-    job = _large_job(tmp_path, copies=60)
+    job = _large_job(tmp_path, copies=8)
     master, slave = pty.openpty()
 
     process = subprocess.Popen(
-        [str(os.environ.get("FOREBAY_BIN") or ROOT / "target/fast/forebay"), "run", str(job)],
+        [str(BINARY), "run", str(job)],
         stdout=subprocess.PIPE,
         stderr=slave,
         cwd=ROOT,

@@ -338,9 +338,10 @@ impl Future for Reserve {
         }
         let limit = s.accounts.get(&id).map_or(this.bytes, |a| a.limit);
         let bytes = this.bytes.min(limit);
-        let earlier = s.accounts.get(&id).is_some_and(|a| {
-            a.waiters.iter().any(|(key, w)| !w.granted && key.0 <= this.seq)
-        });
+        let earlier = s
+            .accounts
+            .get(&id)
+            .is_some_and(|a| a.waiters.iter().any(|(key, w)| !w.granted && key.0 <= this.seq));
         let head = s.accounts.get(&id).is_none_or(|a| this.seq <= a.head);
         if head || (!earlier && s.fits(id, this.seq, bytes)) {
             s.take(id, bytes, Held::Window);
@@ -354,10 +355,8 @@ impl Future for Reserve {
         if let Some(a) = s.accounts.get_mut(&id) {
             let key = (this.seq, a.next_waiter);
             a.next_waiter += 1;
-            a.waiters.insert(
-                key,
-                Waiter { bytes, granted: false, waker: Some(cx.waker().clone()) },
-            );
+            a.waiters
+                .insert(key, Waiter { bytes, granted: false, waker: Some(cx.waker().clone()) });
             this.waiting = Some(key);
         }
         Poll::Pending

@@ -39,7 +39,12 @@ impl<T> Reorder<T> {
     /// An empty buffer whose first item is `first`.
     pub fn new(first: u64) -> Self {
         Self {
-            state: Mutex::new(State { next: first, end: None, ready: BTreeMap::new(), closed: false }),
+            state: Mutex::new(State {
+                next: first,
+                end: None,
+                ready: BTreeMap::new(),
+                closed: false,
+            }),
             changed: Condvar::new(),
         }
     }

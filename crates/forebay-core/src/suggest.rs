@@ -23,7 +23,11 @@ pub fn hint<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> St
         None if all.is_empty() => "there are none to choose from".to_owned(),
         None => {
             let shown = all.iter().take(20).copied().collect::<Vec<_>>().join(", ");
-            let more = if all.len() > 20 { format!(", and {} more", all.len() - 20) } else { String::new() };
+            let more = if all.len() > 20 {
+                format!(", and {} more", all.len() - 20)
+            } else {
+                String::new()
+            };
             format!("choose from {shown}{more}")
         }
     }

@@ -94,7 +94,9 @@ impl Assembler {
         let mut plans = Vec::with_capacity(self.outputs.len());
         for (c, output) in self.outputs.iter().enumerate() {
             plans.push(match &output.make {
-                Make::Dense(spec) => Plan::Dense { at: place(n * spec.width()), width: spec.width() },
+                Make::Dense(spec) => {
+                    Plan::Dense { at: place(n * spec.width()), width: spec.width() }
+                }
                 Make::Arrow { field, .. } => {
                     Plan::Arrow(gather(&rows, c, field.data_type(), &output.name)?)
                 }
@@ -229,12 +231,17 @@ impl Assembler {
                     }
                 }
                 (Plan::Image { task, at }, _) => task.column(rows, *at, &slab),
-                (Plan::Dense { .. } | Plan::Arrow(_), _) => return Err(Error::internal("a column changed its kind")),
+                (Plan::Dense { .. } | Plan::Arrow(_), _) => {
+                    return Err(Error::internal("a column changed its kind"));
+                }
             };
             columns.push((Arc::clone(&output.name), column));
         }
         if let Some(at) = repeats {
-            columns.push((REPEAT_COLUMN.into(), Column::Dense(dense(DType::Bool, vec![rows], at, &slab))));
+            columns.push((
+                REPEAT_COLUMN.into(),
+                Column::Dense(dense(DType::Bool, vec![rows], at, &slab)),
+            ));
         }
         Ok(Batch { rows, columns })
     }
@@ -365,7 +372,10 @@ pub(crate) fn arrow_of(column: &PartColumn) -> Result<&ArrayRef> {
 }
 
 fn list_type(rows: &Rows, column: usize) -> Option<DataType> {
-    rows.spans().next().and_then(|(p, _, _)| arrow_of(&p.columns[column]).ok()).map(|a| a.data_type().clone())
+    rows.spans()
+        .next()
+        .and_then(|(p, _, _)| arrow_of(&p.columns[column]).ok())
+        .map(|a| a.data_type().clone())
 }
 
 /// Gathers the rows of an Arrow column, as the type that the consumer gets.

@@ -109,7 +109,11 @@ fn same_mode(spec: &ImageSpec, mode: ImageMode, part: &Part, row: usize, name: &
     }
     let error = Error::new(
         ErrorKind::Schema,
-        format!("this image has mode {}, and others of the column have {}", mode.name(), first.name()),
+        format!(
+            "this image has mode {}, and others of the column have {}",
+            mode.name(),
+            first.name()
+        ),
     )
     .in_column(name)
     .with_hint("convert all of them with map_image(..., mode=\"RGB\")");
@@ -145,9 +149,7 @@ impl ImageTask {
     ) -> Result<()> {
         let base = self.offset(samples.start);
         let range = samples.clone();
-        for (i, (part, row)) in
-            range.zip(rows.samples().skip(samples.start))
-        {
+        for (i, (part, row)) in range.zip(rows.samples().skip(samples.start)) {
             *at = i;
             check()?;
             let bytes = image_bytes(part, self.column, &self.name, row)?;

@@ -138,7 +138,10 @@ impl Run {
     }
 
     /// The next batch, `None` at the end. Batches without rows are left out.
-    pub fn next(&mut self, mut tick: impl FnMut(&Progress) -> Result<()>) -> Option<Result<RecordBatch>> {
+    pub fn next(
+        &mut self,
+        mut tick: impl FnMut(&Progress) -> Result<()>,
+    ) -> Option<Result<RecordBatch>> {
         loop {
             if let Some(batch) = self.waiting.pop_front() {
                 self.stats.rows_out.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
@@ -249,7 +252,9 @@ pub fn run(
     mut tick: impl FnMut(&Progress) -> Result<()>,
 ) -> Result<JobSummary> {
     let Some(Sink::Parquet(sink)) = &pipeline.plan.sink else {
-        return Err(Error::invalid("the plan has no sink").with_hint("add sink: {parquet: {uri: out/}}"));
+        return Err(
+            Error::invalid("the plan has no sink").with_hint("add sink: {parquet: {uri: out/}}")
+        );
     };
     let start = Instant::now();
     let mut run = Run::start(pipeline, budget, threads)?;

@@ -45,8 +45,7 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
     };
     if let Some(i) = (0..array.len()).find(|i| array.is_null(*i)) {
         let error = Error::new(ErrorKind::Schema, "a null list cannot go into a tensor")
-            .with_hint(format!("leave such rows out with filter('{} IS NOT NULL')",
-                    in_sql(name)));
+            .with_hint(format!("leave such rows out with filter('{} IS NOT NULL')", in_sql(name)));
         return Err(located(error, i));
     }
     let fill = fill_bytes(spec.dtype, spec.fill.unwrap_or(0.0)).ok_or_else(|| {
@@ -57,8 +56,9 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
     if values.null_count() > 0 && spec.fill.is_none() {
         let bad = |(at, end): &(usize, usize)| (*at..*end).any(|v| values.is_null(v));
         if let Some(i) = ranges.iter().position(bad) {
-            let error = Error::new(ErrorKind::Schema, "a null within a list cannot go into a tensor")
-                .with_hint(format!("fill nulls with fill={{{name:?}: 0}} in loader()"));
+            let error =
+                Error::new(ErrorKind::Schema, "a null within a list cannot go into a tensor")
+                    .with_hint(format!("fill nulls with fill={{{name:?}: 0}} in loader()"));
             return Err(located(error, i));
         }
     }
@@ -151,11 +151,15 @@ impl ListLayout {
     fn elements(&self) -> Result<std::borrow::Cow<'_, [u8]>> {
         if let Some(bools) = self.values.as_boolean_opt() {
             let bits = bools.values();
-            return Ok((0..bits.len()).map(|i| u8::from(bits.value(i))).collect::<Vec<u8>>().into());
+            return Ok((0..bits.len())
+                .map(|i| u8::from(bits.value(i)))
+                .collect::<Vec<u8>>()
+                .into());
         }
         let data = self.values.to_data();
         let size = self.dtype.size();
-        let buffer = data.buffers().first().ok_or_else(|| Error::internal("a list without values"))?;
+        let buffer =
+            data.buffers().first().ok_or_else(|| Error::internal("a list without values"))?;
         let bytes = buffer.slice_with_length(data.offset() * size, data.len() * size);
         Ok(bytes.to_vec().into())
     }

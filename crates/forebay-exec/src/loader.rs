@@ -203,16 +203,30 @@ impl Loader {
         });
         self.account.set_head(first_step);
         let runtime = io()?;
-        let opener =
-            Abort(runtime.spawn(open_windows(Arc::clone(&shared), Arc::clone(&source), first_step)));
+        let opener = Abort(runtime.spawn(open_windows(
+            Arc::clone(&shared),
+            Arc::clone(&source),
+            first_step,
+        )));
         let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), source, opened, first_step)));
-        Ok(EpochRun { _tasks: [opener, feeder], shared, stats: Arc::clone(&self.stats), pool: Some(pool) })
+        Ok(EpochRun {
+            _tasks: [opener, feeder],
+            shared,
+            stats: Arc::clone(&self.stats),
+            pool: Some(pool),
+        })
     }
 }
 
 /// How many bytes keep the loader going at full speed; an error where the limit is too small for the
 /// order that was asked for.
-fn fit(pipeline: &Pipeline, schedule: &Schedule, slab: u64, prefetch: u64, limit: u64) -> Result<u64> {
+fn fit(
+    pipeline: &Pipeline,
+    schedule: &Schedule,
+    slab: u64,
+    prefetch: u64,
+    limit: u64,
+) -> Result<u64> {
     let fetch = (0..pipeline.dataset.blocks.len())
         .map(|b| pipeline.reader.cost(b).fetch)
         .max()
@@ -327,7 +341,8 @@ async fn feed(
     let mut warned = false;
     for step in first..steps {
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
-        let early = if step == first { sparse_rows(&shared, &source, step).await } else { Ok(None) };
+        let early =
+            if step == first { sparse_rows(&shared, &source, step).await } else { Ok(None) };
         // A first batch that waits for its windows must not keep them waiting.
         if !matches!(early, Ok(Some(_))) {
             shared.started.send_replace(true);

@@ -309,9 +309,10 @@ pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<S
                         .in_column(&*o.name)
                         .with_hint(hint.to_owned())
                 };
-                let mode = image.pipeline.mode().ok_or_else(|| {
-                    needs("one mode", "add mode: RGB (or L, RGBA) to map_image")
-                })?;
+                let mode = image
+                    .pipeline
+                    .mode()
+                    .ok_or_else(|| needs("one mode", "add mode: RGB (or L, RGBA) to map_image"))?;
                 let shape = image.pipeline.shape(mode.channels()).ok_or_else(|| {
                     needs("one size", "add an operator that fixes it, e.g. resize: [224, 224]")
                 })?;

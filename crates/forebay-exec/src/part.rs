@@ -57,10 +57,8 @@ impl Part {
         kept: Option<UInt32Array>,
     ) -> Result<Self> {
         let mut part = Self { origin, kept, rows: batch.num_rows(), columns: Vec::new() };
-        part.columns = outputs
-            .iter()
-            .map(|output| part.column(output, batch))
-            .collect::<Result<Vec<_>>>()?;
+        part.columns =
+            outputs.iter().map(|output| part.column(output, batch)).collect::<Result<Vec<_>>>()?;
         Ok(part)
     }
 
@@ -330,15 +328,25 @@ impl Numbers {
     ) {
         match self {
             Self::I8(a) => strided::<Int8Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
-            Self::I16(a) => strided::<Int16Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
-            Self::I32(a) => strided::<Int32Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::I16(a) => {
+                strided::<Int16Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
+            }
+            Self::I32(a) => {
+                strided::<Int32Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
+            }
             // Through f64: an integer beyond 2^53 loses its last bits, as in every float tensor.
             Self::I64(a) => strided::<Int64Type, D>(a, rows, out, stride, |v| convert(v as f64)),
             Self::U8(a) => strided::<UInt8Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
-            Self::U16(a) => strided::<UInt16Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
-            Self::U32(a) => strided::<UInt32Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::U16(a) => {
+                strided::<UInt16Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
+            }
+            Self::U32(a) => {
+                strided::<UInt32Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
+            }
             Self::U64(a) => strided::<UInt64Type, D>(a, rows, out, stride, |v| convert(v as f64)),
-            Self::F32(a) => strided::<Float32Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
+            Self::F32(a) => {
+                strided::<Float32Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
+            }
             Self::F64(a) => strided::<Float64Type, D>(a, rows, out, stride, convert),
         }
     }

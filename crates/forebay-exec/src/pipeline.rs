@@ -86,7 +86,10 @@ impl Pipeline {
 /// stays where its page was decompressed until it is decoded.
 fn image_columns(normal: &Normalized, relation: &Relation, source: &SchemaRef) -> Vec<String> {
     let image = |name: &str| {
-        normal.outputs.iter().any(|o| matches!(&o.kind, OutputKind::Image { from, .. } if from == name))
+        normal
+            .outputs
+            .iter()
+            .any(|o| matches!(&o.kind, OutputKind::Image { from, .. } if from == name))
     };
     let column = |name: &str| {
         normal.outputs.iter().any(|o| match &o.kind {

@@ -74,8 +74,7 @@ impl<T: Send + 'static> Scan<T> {
                 for (seq, block) in blocks.into_iter().enumerate() {
                     let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
                     let cost = reader.cost_of(block.block, block.rows.as_ref());
-                    let reservation =
-                        account.reserve(seq as u64, cost.fetch + cost.decoded).await;
+                    let reservation = account.reserve(seq as u64, cost.fetch + cost.decoded).await;
                     let (reader, handle, stats) =
                         (reader.clone(), handle.clone(), Arc::clone(&stats));
                     let (ready, work) = (Arc::clone(&ready), Arc::clone(&work));

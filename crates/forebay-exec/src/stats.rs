@@ -73,10 +73,7 @@ impl Stats {
     /// CPU stage, or storage when the threads were mostly idle. `elapsed` is the run's wall time.
     pub fn bottleneck(&self, elapsed: Duration, threads: usize) -> &'static str {
         let wall = elapsed.as_secs_f64().max(1e-9);
-        let stages = [
-            ("decode", self.decode.seconds()),
-            ("transform", self.transform.seconds()),
-        ];
+        let stages = [("decode", self.decode.seconds()), ("transform", self.transform.seconds())];
         let cpu: f64 = stages.iter().map(|(_, s)| s).sum();
         let writing = self.write.seconds() / wall;
         if writing > 0.5 && writing > cpu / (wall * threads.max(1) as f64) {

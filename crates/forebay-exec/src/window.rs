@@ -214,8 +214,8 @@ impl WindowSource {
 
     /// Computes the columns of rows that take part, and converts them.
     fn part(&self, origin: Origin, batch: RecordBatch, kept: Option<UInt32Array>) -> Result<Part> {
-        let batch = project(&self.projection, batch)
-            .map_err(|e| locate(e, &origin, kept.as_ref()))?;
+        let batch =
+            project(&self.projection, batch).map_err(|e| locate(e, &origin, kept.as_ref()))?;
         Part::new(&self.outputs, &batch, origin, kept)
     }
 }

@@ -88,7 +88,11 @@ impl Dense {
             // SAFETY: the tensor's bytes are initialised, stay where they are and are written by
             // nobody in the engine while the owner given here, the slab, lives.
             let buffer = unsafe {
-                Buffer::from_custom_allocation(start, self.byte_len(), Arc::new(Owner(self.slab.clone())))
+                Buffer::from_custom_allocation(
+                    start,
+                    self.byte_len(),
+                    Arc::new(Owner(self.slab.clone())),
+                )
             };
             let data = arrow::array::ArrayData::builder(arrow_type(self.dtype)?)
                 .len(self.elements())
@@ -102,7 +106,10 @@ impl Dense {
         }
         let width = self.shape[1..].iter().product::<usize>();
         let width = i32::try_from(width).map_err(|_| {
-            Error::new(ErrorKind::Unsupported, format!("{width} elements a row are too many for Arrow"))
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{width} elements a row are too many for Arrow"),
+            )
         })?;
         let item = Arc::new(Field::new("item", values.data_type().clone(), true));
         FixedSizeListArray::try_new_with_length(item, width, values, None, self.shape[0])
@@ -147,7 +154,10 @@ pub fn tensor_field(name: &str, dtype: DType, row: &[usize]) -> Result<Field> {
         return Ok(Field::new(name, element, false));
     }
     let width = i32::try_from(row.iter().product::<usize>()).map_err(|_| {
-        Error::new(ErrorKind::Unsupported, format!("tensors of shape {row:?} are too large for Arrow"))
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("tensors of shape {row:?} are too large for Arrow"),
+        )
     })?;
     // Nullable, although no element is null: that is the storage type by which pyarrow knows tensors.
     let item = Arc::new(Field::new("item", element, true));

@@ -162,7 +162,9 @@ impl SlabWriter {
     /// Freezes the slab. An error if a region is still out.
     pub fn freeze(self) -> Result<Slab> {
         if Arc::strong_count(&self.memory) != 1 {
-            return Err(Error::internal("a slab was frozen while a region of it was being written"));
+            return Err(Error::internal(
+                "a slab was frozen while a region of it was being written",
+            ));
         }
         Ok(Slab(Arc::new(Frozen {
             memory: self.memory,

@@ -414,7 +414,13 @@ impl Epoch {
         let mut window = self.starts.partition_point(|s| *s <= at) - 1;
         while len > 0 {
             let take = len.min(self.starts[window + 1] - at);
-            pieces.push(Piece { lane, window, offset: at - self.starts[window], len: take, repeat });
+            pieces.push(Piece {
+                lane,
+                window,
+                offset: at - self.starts[window],
+                len: take,
+                repeat,
+            });
             at += take;
             len -= take;
             window += 1;

@@ -8,9 +8,7 @@ use forebay_exec::index::RowIndex;
 use forebay_exec::job::{self, JobSummary, Progress, Run};
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::{Pipeline, Stats, runtime};
-use forebay_plan::{
-    LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
-};
+use forebay_plan::{LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step};
 
 use crate::explain::Explain;
 use crate::loader::Loader;

@@ -5,8 +5,8 @@ use std::fmt;
 use forebay_core::Result;
 use forebay_exec::Pipeline;
 use forebay_exec::index::candidates;
-use forebay_exec::scan::Candidate;
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
+use forebay_exec::scan::Candidate;
 use forebay_plan::{OutputKind, Sink, Source, Step};
 use serde_json::{Value, json};
 
@@ -47,17 +47,16 @@ impl Explain {
             return Err(forebay_core::Error::internal("unknown kind of source"));
         };
         let blocks = candidates(pipeline)?;
-        let group = |c: &Candidate| (dataset.blocks[c.block].file, dataset.blocks[c.block].row_group);
+        let group =
+            |c: &Candidate| (dataset.blocks[c.block].file, dataset.blocks[c.block].row_group);
         let mut read: Vec<(usize, usize)> = blocks.iter().map(group).collect();
         read.dedup();
         let groups = dataset.files.iter().map(|f| f.metadata.num_row_groups()).sum();
         let mut steps: Vec<(usize, String, String)> = Vec::new();
         for text in pipeline.relation.steps() {
             let index = step_index(&text.place);
-            let pruned = text
-                .pruned_by
-                .as_ref()
-                .map_or(String::new(), |p| format!("   [statistics: {p}]"));
+            let pruned =
+                text.pruned_by.as_ref().map_or(String::new(), |p| format!("   [statistics: {p}]"));
             // The user's own words: what DataFusion prints of a compiled expression loses parentheses.
             let words = match pipeline.plan.steps.get(index) {
                 Some(Step::Filter(expr)) => expr.clone(),
@@ -111,7 +110,10 @@ impl Explain {
                 columns: (pipeline.relation.input_columns(), dataset.schema.fields().len()),
                 row_groups: (read.len(), groups),
                 bytes: (
-                    blocks.iter().map(|c| pipeline.reader.cost_of(c.block, c.rows.as_ref()).fetch).sum(),
+                    blocks
+                        .iter()
+                        .map(|c| pipeline.reader.cost_of(c.block, c.rows.as_ref()).fetch)
+                        .sum(),
                     dataset.files.iter().map(|f| f.size).sum(),
                 ),
             },

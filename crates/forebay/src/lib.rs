@@ -26,7 +26,8 @@ use std::sync::OnceLock;
 pub use dataset::Dataset;
 pub use explain::{Explain, ExplainSource};
 pub use forebay_core::{
-    Account, ByteBudget, DType, Error, ErrorKind, Layout, Location, Result, budget, machine, suggest,
+    Account, ByteBudget, DType, Error, ErrorKind, Layout, Location, Result, budget, machine,
+    suggest,
 };
 pub use forebay_exec::outputs::{Make, OutputSpec};
 pub use forebay_exec::runtime;

@@ -43,7 +43,9 @@ impl Loader {
     ) -> Result<Self> {
         options.validate()?;
         if options.pin_memory == Some(true) {
-            tracing::warn!("pin_memory: there is no CUDA device here; batches stay in ordinary memory");
+            tracing::warn!(
+                "pin_memory: there is no CUDA device here; batches stay in ordinary memory"
+            );
         }
         // Explicit arguments first, the launcher's variables second, one process otherwise. Half
         // of a pair is an error rather than a guess.
@@ -54,7 +56,8 @@ impl Loader {
                 _ => (0, 1),
             },
             (rank, world) => {
-                let (have, lack) = if rank.is_some() { ("rank", "world_size") } else { ("world_size", "rank") };
+                let (have, lack) =
+                    if rank.is_some() { ("rank", "world_size") } else { ("world_size", "rank") };
                 let _ = world;
                 return Err(Error::invalid(format!("{have} is given without {lack}"))
                     .at_place(format!("loader({have}=...)"))

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use forebay::{
-    Batch, ByteBudget, Column, Dataset, EpochEnd, ErrorKind, Loader, LoaderOptions, Shuffle, no_tick,
+    Batch, ByteBudget, Column, Dataset, EpochEnd, ErrorKind, Loader, LoaderOptions, Shuffle,
+    no_tick,
 };
 
 /// Files of `rows` rows each in row groups of `group` rows: `id` counts over all files, `x` is null
@@ -21,7 +22,10 @@ fn files(folder: &Path, rows: &[usize], group: usize) {
         let columns: Vec<(&str, ArrayRef)> = vec![
             ("id", Arc::new(Int64Array::from(ids.clone()))),
             ("x", Arc::new(x.collect::<Float64Array>())),
-            ("name", Arc::new(ids.iter().map(|i| Some(format!("row {i}"))).collect::<StringArray>())),
+            (
+                "name",
+                Arc::new(ids.iter().map(|i| Some(format!("row {i}"))).collect::<StringArray>()),
+            ),
         ];
         let batch = RecordBatch::try_from_iter(columns).unwrap();
         let properties = parquet::file::properties::WriterProperties::builder()
@@ -55,7 +59,9 @@ fn every_row_once_and_the_same_for_any_threads_and_prefetch() {
     let folder = tempfile::tempdir().unwrap();
     files(folder.path(), &[103, 0, 57, 200], 16);
     let ds = dataset(folder.path());
-    for (lanes, window) in [(None, None), (Some(1), Some(3)), (Some(4), Some(1)), (Some(5), Some(2))] {
+    for (lanes, window) in
+        [(None, None), (Some(1), Some(3)), (Some(4), Some(1)), (Some(5), Some(2))]
+    {
         let mut first = None;
         for (threads, prefetch) in [(1, 1), (2, 4), (4, 16)] {
             let mut o = options(12);
@@ -105,8 +111,15 @@ fn filters_and_limits_count_exactly() {
     assert_eq!(some.count().unwrap(), 34);
     let mut o = options(10);
     o.shuffle = Shuffle::None;
-    let got: Vec<i64> =
-        some.limit(15).unwrap().loader(&o).unwrap().iter().unwrap().flat_map(|b| ids(&b.unwrap())).collect();
+    let got: Vec<i64> = some
+        .limit(15)
+        .unwrap()
+        .loader(&o)
+        .unwrap()
+        .iter()
+        .unwrap()
+        .flat_map(|b| ids(&b.unwrap()))
+        .collect();
     assert!(got.into_iter().eq((0..15).map(|i| i * 3)));
     assert_eq!(ds.limit(7).unwrap().count().unwrap(), 7);
     assert_eq!(ds.limit(0).unwrap().loader(&o).unwrap().len(), 0);
@@ -123,7 +136,10 @@ fn a_null_without_fill_names_file_row_and_column() {
     // The first null after row 14 is id 21, which is row 11 of the second file.
     let place = error.location();
     assert!(place.file.as_deref().unwrap().ends_with("part-1.parquet"));
-    assert_eq!((place.row_group, place.row, place.column.as_deref()), (Some(2), Some(11), Some("x")));
+    assert_eq!(
+        (place.row_group, place.row, place.column.as_deref()),
+        (Some(2), Some(11), Some("x"))
+    );
     assert!(error.hint().unwrap().contains("x IS NOT NULL"));
 }
 

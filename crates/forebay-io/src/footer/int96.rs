@@ -85,9 +85,8 @@ mod tests {
         let before = parquet_to_arrow_schema(&descr, None).unwrap();
         let file = FileMetaData::new(1, 0, None, None, Arc::new(descr), None);
         let after = as_microseconds(before.clone(), &file).unwrap();
-        let shown = |s: &Schema| -> Vec<String> {
-            s.fields().iter().map(|f| format!("{f:?}")).collect()
-        };
+        let shown =
+            |s: &Schema| -> Vec<String> { s.fields().iter().map(|f| format!("{f:?}")).collect() };
         let (ns, us) = (shown(&before), shown(&after));
         assert_eq!(ns[..2], us[..2]);
         for (ns, us) in ns[2..].iter().zip(&us[2..]) {

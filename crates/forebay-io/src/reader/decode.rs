@@ -170,9 +170,9 @@ fn run(
         let chunks = Chunks::new(&fetched.pieces, file.size);
         let metadata = fetched.walked.as_ref().unwrap_or(&plan.reader).clone();
         let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
-                .with_row_groups(vec![block.row_group])
-                .with_projection(mask.clone())
-                .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));
+            .with_row_groups(vec![block.row_group])
+            .with_projection(mask.clone())
+            .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));
         if let Some(selection) = &fetched.selection {
             builder = builder.with_row_selection(selection.clone());
         }

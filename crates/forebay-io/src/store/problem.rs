@@ -125,9 +125,8 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
 /// The error of credentials that the server knows and that lack a right.
 fn denied(uri: &str, code: &str) -> Error {
     let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
-    Error::new(ErrorKind::PermissionDenied, format!("access to {uri} is denied{code}")).with_hint(
-        "the credentials need s3:GetObject and s3:ListBucket, and s3:PutObject to write",
-    )
+    Error::new(ErrorKind::PermissionDenied, format!("access to {uri} is denied{code}"))
+        .with_hint("the credentials need s3:GetObject and s3:ListBucket, and s3:PutObject to write")
 }
 
 /// The texts of an error and its causes, each once.

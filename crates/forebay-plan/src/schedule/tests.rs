@@ -175,7 +175,9 @@ fn wrong_numbers_are_named() {
         "loader(global_batch_size=24, world_size=5): world size 5 does not divide the global batch \
          of 24 samples\n  hint: world sizes that divide it: 1, 2, 3, 4, 6, 8, 12, 24"
     );
-    assert!(make(ScheduleSpec { rank: 2, world_size: 2, ..spec(4, Shuffle::None) })
-        .contains("rank 2 is outside of world size 2"));
+    assert!(
+        make(ScheduleSpec { rank: 2, world_size: 2, ..spec(4, Shuffle::None) })
+            .contains("rank 2 is outside of world size 2")
+    );
     assert!(make(spec(0, Shuffle::None)).contains("at least one sample"));
 }
