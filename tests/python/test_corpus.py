@@ -16,7 +16,7 @@ BAD = sorted((DATA / "parquet-testing" / "bad_data").glob("*.parquet"))
 
 # Checksums wrong on purpose; a list where the format has a number.
 REFUSED = {"datapage_v1-corrupt-checksum.parquet", "dict-page-offset-zero.parquet"}
-# Microseconds, as the corpus's README has them: pyarrow wraps around on the last, in the year 290000.
+# Microseconds, as the README of the corpus has them; pyarrow overflows on the last (290000).
 FAR = {
     "int96_from_spark.parquet": [
         1704141296123456,
