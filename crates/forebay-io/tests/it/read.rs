@@ -412,3 +412,71 @@ async fn futures_and_readers_are_send() {
     send(&abort);
     assert!(abort.await.paths.is_empty());
 }
+
+/// A file with one INT96 column as a list and one as it is, and a text column.
+fn int96_file(arrow: Option<&Schema>) -> Vec<u8> {
+    use parquet::data_type::{ByteArrayType, Int96, Int96Type};
+    use parquet::file::writer::SerializedFileWriter;
+    let message = "message m {
+        optional int96 t = 7;
+        optional group l (LIST) { repeated group list { optional int96 element; } }
+        optional binary name (UTF8);
+    }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(message).unwrap());
+    let mut props = WriterProperties::builder().build();
+    if let Some(arrow) = arrow {
+        parquet::arrow::add_encoded_arrow_schema_to_metadata(arrow, &mut props);
+    }
+    let mut out = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut out, schema, Arc::new(props)).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    // 1970-01-02 00:00:00.000001999 and 9999-12-31.
+    let mut values = [Int96::new(), Int96::new()];
+    values[0].set_data(1999, 0, 2_440_589);
+    values[1].set_data(0, 0, 5_373_484);
+    for levels in [[1i16, 1], [3, 3]] {
+        let mut column = group.next_column().unwrap().unwrap();
+        let repeated: &[i16] = if levels[0] == 3 { &[0, 0] } else { &[] };
+        let repeated = (!repeated.is_empty()).then_some(repeated);
+        column.typed::<Int96Type>().write_batch(&values, Some(&levels), repeated).unwrap();
+        column.close().unwrap();
+    }
+    let mut column = group.next_column().unwrap().unwrap();
+    let names = ["a".into(), "b".into()];
+    column.typed::<ByteArrayType>().write_batch(&names, Some(&[1, 1]), None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    out
+}
+
+#[tokio::test]
+async fn int96_is_read_as_microseconds_unless_its_writer_says_otherwise() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.parquet");
+    std::fs::write(&path, int96_file(None)).unwrap();
+    let dataset = Arc::new(Dataset::open(&source(&[text(&path)])).await.unwrap());
+    for views in [vec![], vec!["name".to_owned()]] {
+        let reader = BlockReader::all(Arc::clone(&dataset)).unwrap().with_views(&views);
+        let got = read_blocks(&reader).await.unwrap();
+        let expected =
+            TimestampMicrosecondArray::from(vec![86_400_000_001, 253_402_214_400_000_000]);
+        assert_eq!(got.column(0).as_ref(), &expected as &dyn Array);
+        let list = got.column(1).as_list::<i32>();
+        assert_eq!(list.values().as_ref(), &expected as &dyn Array);
+        assert_eq!(got.schema(), reader.schema());
+    }
+
+    // An Arrow writer's nanoseconds: every bit is kept.
+    let ns = DataType::Timestamp(TimeUnit::Nanosecond, None);
+    let arrow = Schema::new(vec![
+        Field::new("t", ns.clone(), true),
+        Field::new("l", DataType::List(Arc::new(Field::new("element", ns, true))), true),
+        Field::new("name", DataType::Utf8, true),
+    ]);
+    std::fs::write(&path, int96_file(Some(&arrow))).unwrap();
+    let got = read_all(&source(&[text(&path)])).await.unwrap();
+    let first = got.column(0).slice(0, 1);
+    let expected = TimestampNanosecondArray::from(vec![86_400_000_001_999]);
+    assert_eq!(first.as_ref(), &expected as &dyn Array);
+}

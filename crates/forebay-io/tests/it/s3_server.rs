@@ -117,6 +117,8 @@ impl S3Server {
                 format!("-s3.port={s3}"),
                 format!("-s3.config={}", config.display()),
             ])
+            // Their fixed ports would allow one server per machine.
+            .args(["-s3.port.iceberg=0", "-s3.port.lance=0"])
             .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
