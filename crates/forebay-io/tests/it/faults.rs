@@ -37,7 +37,7 @@ async fn faulty(root: &str) -> (Arc<FaultStore>, RecordBatch, Arc<InMemory>) {
             .set_offset_index_disabled(true)
             .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
             .build();
-        let bytes = encode(&part.schema(), &[part.clone()], props);
+        let bytes = encode(&part.schema(), std::slice::from_ref(&part), props);
         inner.put(&Path::from(format!("d/{name}.parquet")), bytes.into()).await.unwrap();
         whole.push(part);
     }
