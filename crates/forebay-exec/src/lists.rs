@@ -7,7 +7,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::Field;
 use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
-use forebay_plan::Lists;
+use forebay_plan::{Fill, Lists};
 
 use crate::outputs::ListSpec;
 use crate::part::fill_bytes;
@@ -48,7 +48,7 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
             .with_hint(format!("leave such rows out with filter('{} IS NOT NULL')", in_sql(name)));
         return Err(located(error, i));
     }
-    let fill = fill_bytes(spec.dtype, spec.fill.unwrap_or(0.0)).ok_or_else(|| {
+    let fill = fill_bytes(spec.dtype, spec.fill.unwrap_or(Fill::Int(0))).ok_or_else(|| {
         Error::invalid(format!("the fill value does not fit elements of {}", spec.dtype))
             .at_place("loader(fill=...)")
             .in_column(name)

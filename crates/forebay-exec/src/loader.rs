@@ -22,7 +22,7 @@ use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec,
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::assemble::Assembler;
+use crate::assemble::{Assembler, REPEAT_COLUMN};
 use crate::index::RowIndex;
 use crate::outputs::{OutputOptions, OutputSpec, resolve};
 use crate::pipeline::Pipeline;
@@ -87,6 +87,14 @@ impl Loader {
         tick: impl FnMut() -> Result<()>,
     ) -> Result<Self> {
         let outputs = resolve(&pipeline.normal, &pipeline.schema(), &config.outputs)?;
+        let pads = config.schedule.epoch_end == Some(EpochEnd::Pad);
+        if pads && outputs.iter().any(|o| &*o.name == REPEAT_COLUMN) {
+            return Err(Error::invalid(format!(
+                "the dataset has a column {REPEAT_COLUMN:?}, the name under which repeats are marked"
+            ))
+            .at_place("loader(epoch_end=\"pad\")")
+            .with_hint(format!("rename it with rename({{{REPEAT_COLUMN:?}: \"...\"}}), or drop it")));
+        }
         let limit = config.memory_limit.unwrap_or_else(|| budget.limit());
         let stats = Arc::new(Stats::default());
         let index = {

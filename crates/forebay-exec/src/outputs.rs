@@ -25,8 +25,8 @@ impl OutputOptions {
         Self { arrow: true, fill: None, lists: PerColumn::All(Lists::Error) }
     }
 
-    fn fill_of(&self, column: &str) -> Option<f64> {
-        self.fill.as_ref()?.get(column).map(|f| f.as_f64())
+    fn fill_of(&self, column: &str) -> Option<Fill> {
+        self.fill.as_ref()?.get(column).copied()
     }
 
     fn lists_of(&self, column: &str) -> Lists {
@@ -73,7 +73,7 @@ pub struct DenseSpec {
     /// Shape of one row; empty for a number.
     pub row: Vec<usize>,
     /// Values for nulls, per source column.
-    pub fill: Vec<Option<f64>>,
+    pub fill: Vec<Option<Fill>>,
 }
 
 impl DenseSpec {
@@ -104,7 +104,7 @@ pub struct ListSpec {
     /// What to do with different lengths.
     pub lists: Lists,
     /// Value for null elements and for padding.
-    pub fill: Option<f64>,
+    pub fill: Option<Fill>,
     /// The one length of all lists, once known (dense only).
     pub length: Arc<OnceLock<usize>>,
 }

@@ -11,6 +11,7 @@ use arrow::datatypes::{
 };
 use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
+use forebay_plan::Fill;
 use half::{bf16, f16};
 
 use crate::outputs::{DenseSpec, Make, OutputSpec};
@@ -144,7 +145,7 @@ impl Part {
         &self,
         name: &str,
         dtype: DType,
-        fill: Option<f64>,
+        fill: Option<Fill>,
         array: &ArrayRef,
         per_row: usize,
     ) -> Result<Buffer> {
@@ -211,7 +212,7 @@ impl Part {
         }
         for (j, (_, nulls, fill)) in columns.iter().enumerate() {
             if let (Some(nulls), Some(fill)) = (nulls, fill) {
-                let value = convert(*fill);
+                let value = convert(fill.as_f64());
                 each_null(nulls, |i| out[i * n + j] = value);
             }
         }
@@ -230,8 +231,8 @@ fn is_stack(spec: &DenseSpec, batch: &RecordBatch) -> bool {
         && !matches!(batch.column(spec.from[0]).data_type(), DataType::FixedSizeList(..))
 }
 
-fn unfit(column: &str, dtype: DType, fill: f64) -> Error {
-    Error::invalid(format!("fill={fill} does not fit a column of {dtype}"))
+fn unfit(column: &str, dtype: DType, fill: Fill) -> Error {
+    Error::invalid(format!("fill={} does not fit a column of {dtype}", said(fill)))
         .at_place("loader(fill=...)")
         .in_column(column)
         .with_hint(format!(
@@ -240,31 +241,37 @@ fn unfit(column: &str, dtype: DType, fill: f64) -> Error {
         ))
 }
 
+fn said(fill: Fill) -> String {
+    match fill {
+        Fill::Int(i) => i.to_string(),
+        Fill::Float(f) => f.to_string(),
+    }
+}
+
 /// A fill value in machine bytes, if the dtype can hold it exactly (floats round).
-pub fn fill_bytes(dtype: DType, v: f64) -> Option<[u8; 8]> {
+pub fn fill_bytes(dtype: DType, fill: Fill) -> Option<[u8; 8]> {
     let mut out = [0u8; 8];
     let mut put = |bytes: &[u8]| out[..bytes.len()].copy_from_slice(bytes);
-    let whole = |low: f64, high: f64| v.fract() == 0.0 && v >= low && v <= high;
+    let float = fill.as_f64();
+    // Through i128, which holds every integer of every dtype, and every float that is one of them.
+    let whole = match fill {
+        Fill::Int(i) => Some(i128::from(i)),
+        Fill::Float(f) => (f.fract() == 0.0 && f.abs() < 1e30).then_some(f as i128),
+    };
     match dtype {
-        DType::Bool if whole(0.0, 1.0) => put(&[v as u8]),
-        DType::UInt8 if whole(0.0, 255.0) => put(&[v as u8]),
-        DType::Int8 if whole(-128.0, 127.0) => put(&(v as i8).to_ne_bytes()),
-        DType::UInt16 if whole(0.0, f64::from(u16::MAX)) => put(&(v as u16).to_ne_bytes()),
-        DType::Int16 if whole(f64::from(i16::MIN), f64::from(i16::MAX)) => {
-            put(&(v as i16).to_ne_bytes());
-        }
-        DType::UInt32 if whole(0.0, f64::from(u32::MAX)) => put(&(v as u32).to_ne_bytes()),
-        DType::Int32 if whole(f64::from(i32::MIN), f64::from(i32::MAX)) => {
-            put(&(v as i32).to_ne_bytes());
-        }
-        // Beyond 2^53 not every integer is a float; the bounds keep the cast exact at the ends.
-        DType::UInt64 if whole(0.0, 1.8e19) => put(&(v as u64).to_ne_bytes()),
-        DType::Int64 if whole(-9.2e18, 9.2e18) => put(&(v as i64).to_ne_bytes()),
-        DType::Float16 => put(&f16::from_f64(v).to_ne_bytes()),
-        DType::BFloat16 => put(&bf16::from_f64(v).to_ne_bytes()),
-        DType::Float32 => put(&(v as f32).to_ne_bytes()),
-        DType::Float64 => put(&v.to_ne_bytes()),
-        _ => return None,
+        DType::Bool => put(&[u8::from(whole.filter(|v| matches!(v, 0 | 1))? == 1)]),
+        DType::UInt8 => put(&u8::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::Int8 => put(&i8::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::UInt16 => put(&u16::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::Int16 => put(&i16::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::UInt32 => put(&u32::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::Int32 => put(&i32::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::UInt64 => put(&u64::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::Int64 => put(&i64::try_from(whole?).ok()?.to_ne_bytes()),
+        DType::Float16 => put(&f16::from_f64(float).to_ne_bytes()),
+        DType::BFloat16 => put(&bf16::from_f64(float).to_ne_bytes()),
+        DType::Float32 => put(&(float as f32).to_ne_bytes()),
+        DType::Float64 => put(&float.to_ne_bytes()),
     }
     Some(out)
 }

@@ -266,7 +266,7 @@ mod tests {
         let other = slab.clone();
         drop(slab);
         assert_eq!(pool.free(), 0);
-        std::thread::spawn(move || drop(other)).join().unwrap();
+        std::thread::scope(|s| s.spawn(move || drop(other)).join()).unwrap();
         assert_eq!(pool.free(), 1);
         let again = pool.take(9_000, None).unwrap();
         assert_eq!(pool.free(), 0);

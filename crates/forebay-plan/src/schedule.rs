@@ -244,7 +244,8 @@ const PURPOSE_ROWS: u64 = u64::from_le_bytes(*b"rows\0\0\0\0");
 
 fn divisors(n: u64) -> impl DoubleEndedIterator<Item = u64> {
     // Batches are small numbers; trial division up to n itself would not be.
-    let small: Vec<u64> = (1..).take_while(|d| d * d <= n).filter(|d| n % d == 0).collect();
+    let small: Vec<u64> =
+        (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d)).collect();
     let mut all: Vec<u64> = small.iter().flat_map(|d| [*d, n / d]).collect();
     all.sort_unstable();
     all.dedup();
@@ -262,8 +263,7 @@ fn resolve(spec: &ScheduleSpec, blocks: u64, bytes: u64) -> (u64, u64) {
             return 1;
         }
         divisors(spec.global_batch)
-            .filter(|d| *d <= DEFAULT_LANES && d.saturating_mul(block) <= spec.mix)
-            .next_back()
+            .rfind(|d| *d <= DEFAULT_LANES && d.saturating_mul(block) <= spec.mix)
             .unwrap_or(1)
     });
     let window = spec.window.unwrap_or_else(|| {

@@ -186,14 +186,11 @@ fn empty_torch(py: Python<'_>, dense: &Dense) -> PyResult<Py<PyAny>> {
 
 /// Strings, bytes and nulls as a list.
 pub fn to_list(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
-    fn collect<'a, T: 'a>(
+    fn collect<'a, T: ?Sized + 'a>(
         py: Python<'_>,
         values: impl Iterator<Item = Option<&'a T>>,
         make: impl Fn(&'a T) -> Py<PyAny>,
-    ) -> PyResult<Py<PyAny>>
-    where
-        T: ?Sized,
-    {
+    ) -> PyResult<Py<PyAny>> {
         let items: Vec<Py<PyAny>> = values.map(|v| v.map_or_else(|| py.None(), &make)).collect();
         Ok(PyList::new(py, items)?.into_any().unbind())
     }

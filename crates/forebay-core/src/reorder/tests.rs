@@ -1,4 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::disallowed_methods, reason = "the model checker has no thread::Builder")]
 
 use super::*;
 use crate::sync::{Arc, thread};
