@@ -89,6 +89,8 @@ class S3Server:
                     f"-volume.port={volume}",
                     f"-filer.port={self._filer}",
                     "-s3",
+                    "-s3.port.iceberg=0",
+                    "-s3.port.lance=0",
                     f"-s3.port={self.port}",
                     f"-s3.config={config}",
                 ],
