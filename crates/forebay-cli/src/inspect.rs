@@ -5,12 +5,13 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches;
 use clap::Args;
+use forebay::text::{bytes, count};
 use forebay::{Error, Inspect, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::StorageArgs;
-use crate::text::{bytes, count, say};
+use crate::text::say;
 
 #[derive(Args)]
 pub struct InspectArgs {

@@ -1,15 +1,13 @@
 //! The progress line: live on a terminal, one throttled plain line elsewhere.
 
-use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use forebay::Progress;
+use forebay::text::{bytes, count};
+use forebay::{Progress, notices};
 use indicatif::{ProgressBar, ProgressStyle};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
 
-use crate::text::{bytes, count, note};
+use crate::text::note;
 
 /// A log file gets a line this often: enough to see that the job lives, few enough to read.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -85,44 +83,8 @@ fn message(p: &Progress) -> String {
 
 /// Prints the engine's warnings to standard error.
 pub fn install_warnings() {
-    let _ = tracing::subscriber::set_global_default(Warnings);
-}
-
-struct Warnings;
-
-#[derive(Default)]
-struct Text(String, String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}");
-        } else {
-            let _ = write!(self.1, " {}={value:?}", field.name());
-        }
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN && metadata.target().starts_with("forebay")
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
-        event.record(&mut text);
-        note(format_args!("warning: {}{}", text.0, text.1));
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
+    notices::install(|error, line| {
+        let word = if error { "error" } else { "warning" };
+        note(format_args!("{word}: {line}"));
+    });
 }

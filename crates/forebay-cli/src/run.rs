@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
+use forebay::text::{bytes, count};
 use forebay::{Error, ErrorKind, JobSummary, Result, machine};
 use serde_json::json;
 
 use crate::progress::Line;
-use crate::text::{bytes, count, say};
+use crate::text::say;
 
 #[derive(Args)]
 pub struct RunArgs {

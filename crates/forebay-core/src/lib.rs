@@ -13,6 +13,7 @@ pub mod seed;
 pub mod suggest;
 pub mod sync;
 pub mod tensor;
+pub mod text;
 
 pub use budget::{Account, ByteBudget, Reservation};
 pub use error::{Error, ErrorKind, Location, Result};

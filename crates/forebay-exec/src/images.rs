@@ -42,17 +42,17 @@ pub fn task(
     epoch: u64,
 ) -> Result<ImageTask> {
     let dtype = spec.pipeline.dtype();
+    let probe = |part: &Part, row: usize| {
+        let bytes = image_bytes(part, column, name, row)?;
+        let key = row_key(seed, epoch, part.ordinal(row));
+        spec.pipeline.probe(bytes, key).map_err(|e| part.locate(e.in_column(&**name), row))
+    };
     let places = match spec.pipeline.fixed_size() {
         Some(_) => {
             let mode = match (spec.mode.get(), rows.samples().next()) {
                 (Some(mode), _) => *mode,
                 (None, Some((part, row))) => {
-                    let bytes = image_bytes(part, column, name, row)?;
-                    let key = row_key(seed, epoch, part.ordinal(row));
-                    let probe = spec
-                        .pipeline
-                        .probe(bytes, key)
-                        .map_err(|e| part.locate(e.in_column(&**name), row))?;
+                    let probe = probe(part, row)?;
                     // Another batch may have been first; then its mode is the column's.
                     *spec.mode.get_or_init(|| probe.mode)
                 }
@@ -70,12 +70,7 @@ pub fn task(
             let mut offsets = vec![0usize];
             let mut at = 0usize;
             for (part, row) in rows.samples() {
-                let bytes = image_bytes(part, column, name, row)?;
-                let key = row_key(seed, epoch, part.ordinal(row));
-                let probe = spec
-                    .pipeline
-                    .probe(bytes, key)
-                    .map_err(|e| part.locate(e.in_column(&**name), row))?;
+                let probe = probe(part, row)?;
                 same_mode(spec, probe.mode, part, row, name)?;
                 at += probe.elements() * dtype.size();
                 let layout = spec.pipeline.layout();

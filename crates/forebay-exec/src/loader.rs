@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use forebay_core::budget::Held;
 use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
-use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result};
+use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
 use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec, Shuffle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -247,6 +247,19 @@ fn fit(
         let ahead = if remote { READ_AHEAD_REMOTE } else { READ_AHEAD_LOCAL };
         return Ok(slabs + ahead.max(3 * (window + fetch)));
     }
+    if 2 * slab > limit {
+        return Err(Error::new(
+            ErrorKind::Resource,
+            format!(
+                "a batch of {} samples takes {}, two are in memory at least, and memory_limit is {}",
+                schedule.rank_batch(),
+                text::bytes(slab),
+                text::bytes(limit)
+            ),
+        )
+        .at_place("loader(batch_size=...)")
+        .with_hint(format!("use a smaller batch_size, or give memory_limit={}", 4 * slab)));
+    }
     let one = schedule.lanes() == 1 && schedule.epoch(0).windows() <= 1;
     let mixes = if one { 1 } else { 2 };
     let needed = mixes * schedule.own_lanes() * window + 2 * slab;
@@ -264,10 +277,10 @@ fn fit(
             ErrorKind::Resource,
             format!(
                 "the shuffle keeps {} in memory ({} lanes, windows of {} blocks, the open ones and the next), and memory_limit is {}",
-                mib(needed),
+                text::bytes(needed),
                 schedule.own_lanes(),
                 schedule.window(),
-                mib(limit)
+                text::bytes(limit)
             ),
         )
         .at_place("loader(memory_limit=...)")
@@ -280,10 +293,6 @@ fn fit(
     let lanes = schedule.own_lanes();
     let next = if one { 0 } else { lanes.min((lanes / 4).max(2)) };
     Ok(slabs + (lanes + next) * opening)
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 type Lane = VecDeque<(usize, WindowHandle)>;
@@ -405,8 +414,8 @@ fn held_too_long(held: u64, bytes: u64, limit: u64) -> Error {
         format!(
             "the trainer still holds {} batches ({}), and the next one does not fit the loader's {}",
             (held / bytes.max(1)).max(1),
-            mib(held),
-            mib(limit)
+            text::bytes(held),
+            text::bytes(limit)
         ),
     )
     .with_hint("let go of batches that are done (a list of them keeps all), copy what must stay, or raise memory_limit")

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use forebay_core::Result;
+use forebay_core::text::bytes;
 use forebay_exec::Pipeline;
 use forebay_exec::index::candidates;
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
@@ -160,18 +161,6 @@ fn step_index(place: &str) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Bytes in the unit that a person would choose.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = &self.source;
@@ -191,7 +180,7 @@ impl fmt::Display for Explain {
             s.row_groups.1,
             s.row_groups.1 - s.row_groups.0
         )?;
-        writeln!(f, "  bytes: {} of {}", size(s.bytes.0), size(s.bytes.1))?;
+        writeln!(f, "  bytes: {} of {}", bytes(s.bytes.0), bytes(s.bytes.1))?;
         if self.steps.is_empty() {
             writeln!(f, "steps: none")?;
         } else {

@@ -20,6 +20,7 @@ mod dataset;
 mod explain;
 mod inspect;
 mod loader;
+pub mod notices;
 
 use std::sync::OnceLock;
 
@@ -27,7 +28,7 @@ pub use dataset::Dataset;
 pub use explain::{Explain, ExplainSource};
 pub use forebay_core::{
     Account, ByteBudget, DType, Error, ErrorKind, Layout, Location, Result, budget, machine,
-    suggest,
+    suggest, text,
 };
 pub use forebay_exec::outputs::{Make, OutputSpec};
 pub use forebay_exec::runtime;

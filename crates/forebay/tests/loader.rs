@@ -178,9 +178,13 @@ fn a_budget_smaller_than_a_block_still_delivers() {
     assert_eq!(rows, 3000);
     // The shuffle says before the first batch that it does not fit, and what would.
     o.shuffle = Shuffle::Window;
+    o.batch = forebay::BatchSize::Rank(4);
     let error = Loader::open(&dataset(folder.path()), &o, &budget, &mut no_tick).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Resource);
     assert!(error.hint().unwrap().contains("memory_limit="), "{}", error.report());
+    o.batch = forebay::BatchSize::Rank(1 << 31);
+    let error = Loader::open(&dataset(folder.path()), &o, &budget, &mut no_tick).err().unwrap();
+    assert!(error.hint().unwrap().contains("batch_size"), "{}", error.report());
 }
 
 #[test]
