@@ -21,7 +21,7 @@
 //!
 //! # Neighbours
 //!
-//! [`geometry`] computes sizes, places and draws; `jpeg` and `png` decode; `turbo` holds the foreign
+//! `geometry` computes sizes, places and draws; `jpeg` and `png` decode; `turbo` holds the foreign
 //! calls; `mode`, `resample` and `output` do the work on pixels.
 
 mod exif;

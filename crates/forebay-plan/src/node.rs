@@ -1,6 +1,6 @@
 //! One tree for YAML and JSON, with the position of every value and key where the text has them.
 //!
-//! The readers of [`crate::decode`] see only this tree, so that a job file and a JSON plan are the
+//! The readers of `decode` see only this tree, so that a job file and a JSON plan are the
 //! same language, and so that an error can name the line. Keys keep their order and duplicates are
 //! kept too: the readers refuse them, with both positions.
 //!
