@@ -105,7 +105,6 @@ def _readme_example() -> str:
     return block.group(1)
 
 
-@pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="README.md is not written yet")
 def test_the_readme_example_runs() -> None:
     code = _readme_example()
     assert "import forebay" in code

@@ -505,11 +505,6 @@ impl EpochRun {
     pub fn position(&self) -> u64 {
         self.shared.ready.position()
     }
-
-    /// Nanoseconds that the CPU threads worked.
-    pub fn busy_ns(&self) -> u64 {
-        self.pool.as_ref().map_or(0, |p| p.handle().busy_ns())
-    }
 }
 
 impl Drop for EpochRun {

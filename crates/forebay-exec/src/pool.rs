@@ -9,10 +9,9 @@ use std::any::Any;
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
@@ -85,7 +84,6 @@ struct Shared {
     queue: Mutex<Queue>,
     available: Condvar,
     cancel: Cancel,
-    busy_ns: AtomicU64,
 }
 
 /// The pool; dropping it stops the work and joins the threads.
@@ -101,12 +99,8 @@ pub struct PoolHandle(Arc<Shared>);
 impl Pool {
     /// Starts `threads` threads (at least one).
     pub fn start(threads: usize, cancel: Cancel) -> Result<Self> {
-        let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            available: Condvar::new(),
-            cancel,
-            busy_ns: AtomicU64::new(0),
-        });
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), available: Condvar::new(), cancel });
         let mut pool = Self { shared, threads: Vec::new() };
         for n in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
@@ -163,13 +157,10 @@ impl Shared {
                 };
             };
             drop(queue);
-            let start = Instant::now();
             // Work reports its own panics (`caught`); this keeps the thread alive whatever happens.
             if catch_unwind(AssertUnwindSafe(|| (entry.work)(&mut worker))).is_err() {
                 worker = Worker::default();
             }
-            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.busy_ns.fetch_add(ns, Ordering::Relaxed);
         }
     }
 }
@@ -200,11 +191,6 @@ impl PoolHandle {
             let _ = tx.send(caught(|| work(worker)));
         });
         rx.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Cancelled, "the run was stopped")))
-    }
-
-    /// Nanoseconds that the threads spent in work.
-    pub fn busy_ns(&self) -> u64 {
-        self.0.busy_ns.load(Ordering::Relaxed)
     }
 
     /// The run's flag.
