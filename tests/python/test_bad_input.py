@@ -146,6 +146,13 @@ def _kind_of(exception: type[fb.ForebayError]) -> str:
     return next(kind for kind, name in _CLASSES.items() if name is exception)
 
 
+def test_a_path_with_a_nul_byte() -> None:
+    with pytest.raises(fb.InvalidInputError, match="NUL byte"):
+        fb.read_parquet("data/a\0b.parquet")
+    with pytest.raises(fb.InvalidInputError, match="NUL byte"):
+        fb.read_parquet("data/a\0b/*.parquet")
+
+
 def test_an_unreadable_file(tmp_path: Path) -> None:
     path = Path(_good(tmp_path))
     path.chmod(0)
@@ -234,6 +241,30 @@ def test_steps_in_python(tmp_path: Path, name: str) -> None:
         assert word in str(error)
     for word in hints:
         assert word in error.hint
+
+
+GONE = {
+    "renamed": ({"rename": {"label": "y"}}, "label > 1", "renamed"),
+    "dropped": ({"drop": ["label"]}, "label > 1", "drop"),
+    "not selected": ({"select": ["name"]}, "label > 1", "select"),
+    "a tensor": ({"stack": {"columns": ["label"], "into": "x"}}, "x > 1", "tensor"),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_an_expression_over_a_column_that_an_earlier_step_took(tmp_path: Path, name: str) -> None:
+    first, expression, word = GONE[name]
+    plan = [first, {"filter": expression}]
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"source: {{ parquet: {_good(tmp_path)} }}\nsteps: {json.dumps(plan)}\n"
+        f"sink: {{ parquet: {tmp_path / 'out'} }}\n"
+    )
+    status, _, err = forebay("run", job)
+    assert status == 2
+    assert "there is no column" in err
+    (hint,) = [line for line in err.splitlines() if "hint:" in line]
+    assert word in hint and "steps[0]" in hint
 
 
 @pytest.mark.parametrize("name", STEPS)

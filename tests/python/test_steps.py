@@ -153,3 +153,19 @@ def test_datasets_can_be_pickled_and_copied(table: str) -> None:
     for again in (pickle.loads(pickle.dumps(dataset)), copy.deepcopy(dataset)):
         assert again.plan() == dataset.plan()
         assert again.count() == 30
+
+
+@pytest.mark.parametrize("shuffle", ["none", "window"])
+def test_a_filtered_loader_reads_the_pages_of_its_rows(tmp_path: Path, shuffle: str) -> None:
+    rows = 20_000
+    payload = np.random.default_rng(3).integers(0, 256, (rows, 512), np.uint8)
+    columns = {"id": np.arange(rows), "payload": [row.tobytes() for row in payload]}
+    options = {"write_page_index": True, "data_page_size": 16_384, "use_dictionary": False}
+    path = write(tmp_path / "paged.parquet", columns, compression="none", **options)
+    dataset = fb.read_parquet(path).filter("id % 5000 = 17")
+    loader = dataset.loader(4, shuffle=shuffle, format="numpy", seed=2)
+    (batch,) = loader
+    assert sorted(batch["id"].tolist()) == [17, 5_017, 10_017, 15_017]
+    for row, value in zip(batch["id"], batch["payload"], strict=True):
+        assert value == payload[row].tobytes()
+    assert loader.stats()["bytes_read"] < Path(path).stat().st_size / 10

@@ -314,6 +314,24 @@ def test_stack_nulls(tmp_path: Path) -> None:
     assert batch["x"].tolist() == [[1, 0.5], [9, 9], [3, 2]]
 
 
+def test_integer_stacks_are_exact(tmp_path: Path) -> None:
+    large = [2**53 + 1, 2**63 - 1, None]
+    path = write(tmp_path / "s.parquet", {"a": large, "b": [-(2**63), 1, 2]})
+    dataset = fb.read_parquet(path).stack(["a", "b"], into="x", dtype="int64")
+    (batch,) = in_order(dataset, fill=2**62 + 1)
+    assert batch["x"].tolist() == [[2**53 + 1, -(2**63)], [2**63 - 1, 1], [2**62 + 1, 2]]
+
+
+@pytest.mark.parametrize("values", [[1, 300], [1.0, 2.5], [1.0, float("nan")], [1.0, 1e40]])
+def test_a_stack_of_integers_refuses_what_does_not_fit(tmp_path: Path, values: list[float]) -> None:
+    path = write(tmp_path / "s.parquet", {"a": values})
+    dataset = fb.read_parquet(path).stack(["a"], into="x", dtype="int8")
+    with pytest.raises(fb.SchemaError, match="does not fit a stack of int8") as caught:
+        in_order(dataset)
+    assert (caught.value.row, caught.value.column) == (1, "a")
+    assert "stack(dtype=...)" in caught.value.hint
+
+
 def test_bfloat16_has_no_numpy_form(tmp_path: Path) -> None:
     dataset = fb.read_parquet(write(tmp_path / "s.parquet", {"a": [1]}))
     with pytest.raises((TypeError, ValueError), match="bfloat16"):

@@ -15,6 +15,9 @@ use clap::{Args, Parser, Subcommand};
 use forebay::{Error, StorageOptions};
 use serde_json::json;
 
+#[global_allocator]
+static ALLOCATOR: forebay::alloc::Mapped = forebay::alloc::Mapped;
+
 /// A streaming data engine for machine learning.
 #[derive(Parser)]
 #[command(name = "forebay", version, about, arg_required_else_help = true)]

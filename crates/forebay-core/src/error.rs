@@ -209,6 +209,13 @@ impl Error {
         self
     }
 
+    /// Replaces the hint: for a caller that knows a better one.
+    #[must_use]
+    pub fn with_better_hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
     /// The error underneath.
     #[must_use]
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {

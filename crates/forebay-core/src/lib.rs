@@ -2,9 +2,10 @@
 //!
 //! Nothing here does I/O or starts a thread. The crate holds the words: what an error says
 //! ([`Error`]), what a tensor is ([`DType`], [`Layout`]), who may hold how many bytes
-//! ([`ByteBudget`]), where random numbers come from ([`Draws`]), and what the machine gives us
+//! ([`ByteBudget`]), how large buffers are allocated ([`alloc`]), where random numbers come from ([`Draws`]), and what the machine gives us
 //! ([`machine`]).
 
+pub mod alloc;
 pub mod budget;
 pub mod error;
 pub mod machine;

@@ -18,16 +18,13 @@ use forebay_feed::{Batch, Column, Dense, Region, Slab, SlabPool, SlabWriter};
 
 use crate::images::{self, ImageTask};
 use crate::lists::{self, ListLayout};
-use crate::outputs::{Make, OutputSpec};
+use crate::outputs::{ALIGN, Make, OutputSpec};
 use crate::part::PartColumn;
 use crate::pool::{PoolHandle, Worker, caught};
 use crate::rows::Rows;
 
 /// The name of the boolean column that marks repeated samples under `epoch_end="pad"`.
 pub const REPEAT_COLUMN: &str = "_repeat";
-
-/// Columns start at multiples of this many bytes: a cache line, and the widest vector.
-const ALIGN: usize = 64;
 
 /// What all batches of a run share.
 pub struct Assembler {
@@ -66,20 +63,6 @@ impl Assembler {
                 Ok(open) => this.fill(&inner, seq, open, worker, done),
             }
         });
-    }
-
-    /// The bytes of a batch of `rows` samples where all widths are fixed; what is not fixed counts
-    /// as nothing here and is accounted for when it is known.
-    pub fn expected_bytes(&self, rows: u64) -> u64 {
-        self.outputs
-            .iter()
-            .map(|o| match &o.make {
-                Make::Dense(d) => d.width() as u64,
-                Make::Image(i) => i.most_width().unwrap_or(0) as u64,
-                Make::Arrow { .. } | Make::List(_) => 0,
-            })
-            .map(|width| (width * rows).next_multiple_of(ALIGN as u64))
-            .sum()
     }
 
     /// Decides every column's place, takes the slab, and gathers all that is not an image.

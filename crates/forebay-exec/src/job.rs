@@ -13,7 +13,7 @@ use forebay_plan::Sink;
 
 use crate::assemble::Assembler;
 use crate::index::{Ordered, Piece, candidates, unordered};
-use crate::outputs::{Make, OutputOptions, OutputSpec, output_schema, resolve};
+use crate::outputs::{batch_bytes, Make, OutputOptions, OutputSpec, output_schema, resolve};
 use crate::part::Part;
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
@@ -195,7 +195,7 @@ impl Run {
     ) -> Result<()> {
         let part = Part::new(&self.outputs, &piece.batch, piece.origin, piece.kept)?;
         let rows = part.rows as u64;
-        let width = self.assembler.expected_bytes(1).max(1);
+        let width = batch_bytes(&self.outputs, 1).max(1);
         let tensors = self.outputs.iter().any(|o| !matches!(o.make, Make::Arrow { .. }));
         let step = if tensors { (TENSOR_BYTES / width).clamp(1, rows) } else { rows };
         let window = Arc::new(WindowData::new(vec![part], None, None));

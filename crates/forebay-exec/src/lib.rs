@@ -7,11 +7,13 @@
 //! Dropping a run stops all of it.
 
 pub mod assemble;
+mod costs;
 mod images;
 pub mod index;
 pub mod job;
 mod lists;
 pub mod loader;
+mod numbers;
 pub mod outputs;
 pub mod part;
 pub mod pipeline;

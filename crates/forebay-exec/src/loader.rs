@@ -18,13 +18,14 @@ use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
-use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec, Shuffle};
+use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::assemble::{Assembler, REPEAT_COLUMN};
+use crate::costs::{Costs, Demand};
 use crate::index::RowIndex;
-use crate::outputs::{OutputOptions, OutputSpec, resolve};
+use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
 use crate::pool::{Cancel, Pool, PoolHandle};
 use crate::rows::Rows;
@@ -35,13 +36,6 @@ use crate::window::{WindowHandle, WindowSource};
 /// Bytes of finished batches that are kept ready by default: 64 MiB, about two batches of 64
 /// photographs as float32, or hundreds of small table batches.
 const PREFETCH_BYTES: u64 = 64 << 20;
-
-/// Bytes of blocks that file order reads ahead from an object store: what a bucket at 10 Gbit/s with
-/// 50 ms to the first byte has in flight, doubled.
-const READ_AHEAD_REMOTE: u64 = 128 << 20;
-
-/// The same from files, where a block comes in milliseconds: a few blocks for each thread.
-const READ_AHEAD_LOCAL: u64 = 32 << 20;
 
 /// Batches in the hands of the consumer from which on it is told: more than any training loop keeps,
 /// fewer than a list of an epoch.
@@ -68,6 +62,7 @@ pub struct Loader {
     config: LoaderConfig,
     outputs: Vec<OutputSpec>,
     index: Arc<RowIndex>,
+    costs: Arc<Costs>,
     schedule: Schedule,
     account: Account,
     slabs: SlabPool,
@@ -101,14 +96,9 @@ impl Loader {
             let account = budget.open(limit, 0);
             Arc::new(RowIndex::build(&pipeline, account, config.threads, &stats, tick)?)
         };
+        let costs = Arc::new(Costs::new(&pipeline, &outputs, &index));
         let blocks: Vec<BlockInfo> = (0..pipeline.dataset.blocks.len())
-            .map(|b| {
-                let block = &pipeline.dataset.blocks[b];
-                let (all, rows) = (block.rows.end - block.rows.start, index.rows(b));
-                let bytes = u128::from(pipeline.reader.cost(b).decoded) * u128::from(rows)
-                    / u128::from(all.max(1));
-                BlockInfo { rows, bytes: bytes as u64 }
-            })
+            .map(|b| BlockInfo { rows: index.rows(b), bytes: costs.decoded(b) })
             .collect();
         let schedule = Schedule::new(&blocks, config.schedule.clone())?;
         if schedule.steps() == 0 && schedule.rows() > 0 {
@@ -118,20 +108,14 @@ impl Loader {
                 "the dataset has fewer rows than one global batch and epoch_end is drop: there are no steps"
             );
         }
-        let sizing = Assembler {
-            outputs: outputs.clone(),
-            slabs: SlabPool::new(0),
-            mark_repeats: false,
-            seed: 0,
-            epoch: 0,
-            threads: 1,
-        };
-        let slab = sizing.expected_bytes(schedule.rank_batch());
+        let slab = batch_bytes(&outputs, schedule.rank_batch());
         let prefetch = config
             .prefetch
             .unwrap_or_else(|| (PREFETCH_BYTES / slab.max(1)).clamp(2, 32) as usize)
             .max(1);
-        let ahead = fit(&pipeline, &schedule, slab, prefetch as u64, limit)?;
+        let remote = pipeline.dataset.files.iter().any(|f| f.uri.contains("://"));
+        let demand = Demand { slab, prefetch: prefetch as u64, threads: config.threads, remote };
+        let ahead = costs.ahead(&schedule, &demand, limit)?;
         let account = budget.open(limit, slab);
         let index_bytes = account.force(index.bytes(), Held::Window);
         account.set_ahead(ahead.saturating_add(index.bytes()));
@@ -139,6 +123,7 @@ impl Loader {
             pipeline,
             outputs,
             index,
+            costs,
             schedule,
             account,
             // Those in flight, one in the consumer's hands, one on its way back.
@@ -193,6 +178,7 @@ impl Loader {
             projection: self.pipeline.relation.projection(),
             outputs: self.outputs.clone(),
             index: Arc::clone(&self.index),
+            costs: Arc::clone(&self.costs),
             pool: pool.handle(),
             threads: self.config.threads,
             stats: Arc::clone(&self.stats),
@@ -224,75 +210,6 @@ impl Loader {
             pool: Some(pool),
         })
     }
-}
-
-/// How many bytes keep the loader going at full speed; an error where the limit is too small for the
-/// order that was asked for.
-fn fit(
-    pipeline: &Pipeline,
-    schedule: &Schedule,
-    slab: u64,
-    prefetch: u64,
-    limit: u64,
-) -> Result<u64> {
-    let fetch = (0..pipeline.dataset.blocks.len())
-        .map(|b| pipeline.reader.cost(b).fetch)
-        .max()
-        .unwrap_or(0);
-    let window = schedule.window_bytes();
-    // In flight, being written, and in the hands of the consumer.
-    let slabs = (prefetch + 2) * slab;
-    if schedule.spec().shuffle == Shuffle::None {
-        let remote = pipeline.dataset.files.iter().any(|f| f.uri.contains("://"));
-        let ahead = if remote { READ_AHEAD_REMOTE } else { READ_AHEAD_LOCAL };
-        return Ok(slabs + ahead.max(3 * (window + fetch)));
-    }
-    if 2 * slab > limit {
-        return Err(Error::new(
-            ErrorKind::Resource,
-            format!(
-                "a batch of {} samples takes {}, two are in memory at least, and memory_limit is {}",
-                schedule.rank_batch(),
-                text::bytes(slab),
-                text::bytes(limit)
-            ),
-        )
-        .at_place("loader(batch_size=...)")
-        .with_hint(format!("use a smaller batch_size, or give memory_limit={}", 4 * slab)));
-    }
-    let one = schedule.lanes() == 1 && schedule.epoch(0).windows() <= 1;
-    let mixes = if one { 1 } else { 2 };
-    let needed = mixes * schedule.own_lanes() * window + 2 * slab;
-    if needed > limit {
-        let per_lane = mixes * window;
-        let lanes = (limit.saturating_sub(2 * slab)) / per_lane.max(1);
-        let hint = if lanes >= 1 {
-            format!("lanes={lanes} would fit, or memory_limit={needed}")
-        } else {
-            format!(
-                "lanes=1, window=1 needs the least; or give memory_limit={needed}, or write smaller row groups"
-            )
-        };
-        return Err(Error::new(
-            ErrorKind::Resource,
-            format!(
-                "the shuffle keeps {} in memory ({} lanes, windows of {} blocks, the open ones and the next), and memory_limit is {}",
-                text::bytes(needed),
-                schedule.own_lanes(),
-                schedule.window(),
-                text::bytes(limit)
-            ),
-        )
-        .at_place("loader(memory_limit=...)")
-        .with_hint(hint));
-    }
-    // A window that is being opened holds its encoded bytes as well, for a while.
-    let opening = window + schedule.window().saturating_mul(fetch);
-    // Lanes do not reach the ends of their windows at the same time: a quarter of them may have their
-    // next window open, soonest first. More would only hold memory.
-    let lanes = schedule.own_lanes();
-    let next = if one { 0 } else { lanes.min((lanes / 4).max(2)) };
-    Ok(slabs + (lanes + next) * opening)
 }
 
 type Lane = VecDeque<(usize, WindowHandle)>;
@@ -367,7 +284,7 @@ async fn feed(
         if opened.wait_for(|through| *through > step).await.is_err() {
             return;
         }
-        let bytes = shared.assembler.expected_bytes(shared.order.global_samples(step));
+        let bytes = batch_bytes(&shared.assembler.outputs, shared.order.global_samples(step));
         let rows = match early {
             Ok(Some(rows)) => Ok(rows),
             Ok(None) => gather_rows(&shared, step).await,

@@ -43,6 +43,23 @@ pub struct OutputSpec {
     pub make: Make,
 }
 
+/// Columns start at multiples of this many bytes: a cache line, and the widest vector.
+pub const ALIGN: usize = 64;
+
+/// The bytes of a batch of `rows` samples where all widths are fixed; what is not fixed counts as
+/// nothing here and is accounted for when it is known.
+pub fn batch_bytes(outputs: &[OutputSpec], rows: u64) -> u64 {
+    outputs
+        .iter()
+        .map(|o| match &o.make {
+            Make::Dense(d) => d.width() as u64,
+            Make::Image(i) => i.most_width().unwrap_or(0) as u64,
+            Make::Arrow { .. } | Make::List(_) => 0,
+        })
+        .map(|width| (width * rows).next_multiple_of(ALIGN as u64))
+        .sum()
+}
+
 /// How a column is made.
 #[derive(Clone)]
 pub enum Make {

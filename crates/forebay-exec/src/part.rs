@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
-use arrow::buffer::{Buffer, NullBuffer};
-use arrow::compute::cast;
-use arrow::datatypes::{
-    ArrowNativeType, ArrowPrimitiveType, DataType, Float32Type, Float64Type, Int8Type, Int16Type,
-    Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
+use arrow::buffer::{Buffer, MutableBuffer, NullBuffer};
+use arrow::datatypes::DataType;
 use forebay_core::suggest::in_sql;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_plan::Fill;
 use half::{bf16, f16};
 
+use crate::numbers::{Element, Numbers};
 use crate::outputs::{DenseSpec, Make, OutputSpec};
 
 /// Where a part's rows come from.
@@ -104,25 +101,42 @@ impl Part {
         if let ([from], false) = (spec.from.as_slice(), is_stack(spec, batch)) {
             return self.single(spec, batch.column(*from));
         }
-        Ok(match spec.dtype {
-            DType::Float32 => self.stack::<f32>(spec, batch, |v| v as f32)?,
-            DType::Float64 => self.stack::<f64>(spec, batch, |v| v)?,
-            DType::Float16 => self.stack::<f16>(spec, batch, f16::from_f64)?,
+        let mut out = MutableBuffer::with_capacity(batch.num_rows() * spec.width());
+        self.dense_into(spec, batch, &mut out)?;
+        Ok(out.into())
+    }
+
+    /// Adds the rows of an output at the end of `out`.
+    fn dense_into(
+        &self,
+        spec: &DenseSpec,
+        batch: &RecordBatch,
+        out: &mut MutableBuffer,
+    ) -> Result<()> {
+        if let ([from], false) = (spec.from.as_slice(), is_stack(spec, batch)) {
+            out.extend_from_slice(&self.single(spec, batch.column(*from))?);
+            return Ok(());
+        }
+        match spec.dtype {
+            DType::Float32 => self.stack::<f32>(spec, batch, out),
+            DType::Float64 => self.stack::<f64>(spec, batch, out),
+            DType::Float16 => self.stack::<f16>(spec, batch, out),
             DType::BFloat16 => {
-                let wide = self.stack::<f32>(spec, batch, |v| v as f32)?;
-                let bits: Vec<u16> =
-                    wide.typed_data::<f32>().iter().map(|v| bf16::from_f32(*v).to_bits()).collect();
-                Buffer::from_vec(bits)
+                let mut wide = MutableBuffer::with_capacity(batch.num_rows() * spec.width() * 2);
+                self.stack::<f32>(spec, batch, &mut wide)?;
+                let halves = wide.typed_data::<f32>().iter().map(|v| bf16::from_f32(*v).to_bits());
+                out.extend(halves);
+                Ok(())
             }
-            DType::Int8 => self.stack::<i8>(spec, batch, |v| v as i8)?,
-            DType::Int16 => self.stack::<i16>(spec, batch, |v| v as i16)?,
-            DType::Int32 => self.stack::<i32>(spec, batch, |v| v as i32)?,
-            DType::Int64 => self.stack::<i64>(spec, batch, |v| v as i64)?,
-            DType::UInt8 | DType::Bool => self.stack::<u8>(spec, batch, |v| v as u8)?,
-            DType::UInt16 => self.stack::<u16>(spec, batch, |v| v as u16)?,
-            DType::UInt32 => self.stack::<u32>(spec, batch, |v| v as u32)?,
-            DType::UInt64 => self.stack::<u64>(spec, batch, |v| v as u64)?,
-        })
+            DType::Int8 => self.stack::<i8>(spec, batch, out),
+            DType::Int16 => self.stack::<i16>(spec, batch, out),
+            DType::Int32 => self.stack::<i32>(spec, batch, out),
+            DType::Int64 => self.stack::<i64>(spec, batch, out),
+            DType::UInt8 | DType::Bool => self.stack::<u8>(spec, batch, out),
+            DType::UInt16 => self.stack::<u16>(spec, batch, out),
+            DType::UInt32 => self.stack::<u32>(spec, batch, out),
+            DType::UInt64 => self.stack::<u64>(spec, batch, out),
+        }
     }
 
     /// One column as it is: no conversion, and no copy where there are no nulls.
@@ -178,45 +192,117 @@ impl Part {
         self.locate(error, row / per_row.max(1))
     }
 
-    /// Several columns side by side, row-major.
-    fn stack<D: ArrowNativeType + Default>(
+    /// Several columns side by side, row-major, at the end of `out`.
+    fn stack<D: Element>(
         &self,
         spec: &DenseSpec,
         batch: &RecordBatch,
-        convert: fn(f64) -> D,
-    ) -> Result<Buffer> {
+        out: &mut MutableBuffer,
+    ) -> Result<()> {
         /// Rows that are converted before the next column's turn: their output lines stay in L1.
         const TILE: usize = 512;
         let (rows, n) = (batch.num_rows(), spec.from.len());
-        let mut out = vec![D::default(); rows * n];
         let mut columns = Vec::with_capacity(n);
         for (j, from) in spec.from.iter().enumerate() {
             let array = batch.column(*from);
             let nulls = array.nulls().filter(|x| x.null_count() > 0);
             let fill = spec.fill.get(j).copied().flatten();
-            if let (Some(nulls), None) = (nulls, fill) {
-                return Err(self.null_error(&spec.names[j], Some(nulls), 1));
-            }
-            if let (Some(_), Some(fill)) = (nulls, fill)
-                && fill_bytes(spec.dtype, fill).is_none()
-            {
-                return Err(unfit(&spec.names[j], spec.dtype, fill));
-            }
+            let fill = match (nulls, fill) {
+                (None, _) => None,
+                (Some(nulls), None) => {
+                    return Err(self.null_error(&spec.names[j], Some(nulls), 1));
+                }
+                (Some(_), Some(fill)) => {
+                    let value = D::of_fill(fill);
+                    Some(value.ok_or_else(|| unfit(&spec.names[j], spec.dtype, fill))?)
+                }
+            };
             columns.push((Numbers::of(array)?, nulls.cloned(), fill));
         }
+        let before = out.len();
+        out.resize(before + rows * n * size_of::<D>(), 0);
+        let out = &mut out.typed_data_mut::<D>()[before / size_of::<D>()..];
         for start in (0..rows).step_by(TILE) {
             let end = (start + TILE).min(rows);
-            for (j, (numbers, _, _)) in columns.iter().enumerate() {
-                numbers.write(start..end, &mut out[start * n + j..], n, convert);
+            for (j, (numbers, nulls, _)) in columns.iter().enumerate() {
+                numbers
+                    .write(start..end, nulls.as_ref(), &mut out[start * n + j..], n)
+                    .map_err(|row| self.locate(misfit(&spec.names[j], spec.dtype), row))?;
             }
         }
         for (j, (_, nulls, fill)) in columns.iter().enumerate() {
             if let (Some(nulls), Some(fill)) = (nulls, fill) {
-                let value = convert(fill.as_f64());
-                each_null(nulls, |i| out[i * n + j] = value);
+                each_null(nulls, |i| out[i * n + j] = *fill);
             }
         }
-        Ok(Buffer::from_vec(out))
+        Ok(())
+    }
+}
+
+/// A part that grows batch by batch, where all outputs are dense.
+pub struct PartBuilder {
+    columns: Vec<MutableBuffer>,
+    kept: Option<Vec<u32>>,
+    rows: usize,
+}
+
+impl PartBuilder {
+    /// Room for `rows` rows; `filtered` where not every row of the block takes part.
+    pub fn new(outputs: &[OutputSpec], rows: usize, filtered: bool) -> Self {
+        let room = |o: &OutputSpec| match &o.make {
+            Make::Dense(spec) => MutableBuffer::with_capacity(rows * spec.width()),
+            _ => MutableBuffer::new(0),
+        };
+        let kept = filtered.then(|| Vec::with_capacity(rows));
+        Self { columns: outputs.iter().map(room).collect(), kept, rows: 0 }
+    }
+
+    /// Whether outputs can be built this way, and gain by it: a stack is converted anyway, while a
+    /// column by itself is used as it was decoded.
+    pub fn suits(outputs: &[OutputSpec]) -> bool {
+        let dense = |o: &OutputSpec| match &o.make {
+            Make::Dense(spec) => Some(spec.from.len()),
+            _ => None,
+        };
+        let widths: Option<Vec<usize>> = outputs.iter().map(dense).collect();
+        widths.is_some_and(|w| w.iter().any(|from| *from > 1))
+    }
+
+    /// Adds the rows of a batch. `origin` and `kept` are the batch's own.
+    pub fn push(
+        &mut self,
+        outputs: &[OutputSpec],
+        batch: &RecordBatch,
+        origin: Origin,
+        kept: Option<UInt32Array>,
+        at: u32,
+    ) -> Result<()> {
+        let rows = batch.num_rows();
+        let part = Part { origin, kept, rows, columns: Vec::new() };
+        for (output, out) in outputs.iter().zip(&mut self.columns) {
+            let Make::Dense(spec) = &output.make else {
+                return Err(Error::internal("a part that grows has a column that is not dense"));
+            };
+            part.dense_into(spec, batch, out)?;
+        }
+        if let (Some(all), Some(kept)) = (&mut self.kept, &part.kept) {
+            all.extend(kept.values().iter().map(|row| at + row));
+        }
+        self.rows += rows;
+        Ok(())
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.columns.iter_mut().for_each(MutableBuffer::clear);
+        self.kept.iter_mut().for_each(Vec::clear);
+        self.rows = 0;
+    }
+
+    /// The part; its origin is the block's.
+    pub fn finish(self, origin: Origin) -> Part {
+        let columns = self.columns.into_iter().map(|c| PartColumn::Dense(c.into())).collect();
+        Part { origin, kept: self.kept.map(UInt32Array::from), rows: self.rows, columns }
     }
 }
 
@@ -238,6 +324,14 @@ fn unfit(column: &str, dtype: DType, fill: Fill) -> Error {
         .with_hint(format!(
             "choose a value of {dtype}, or make the column a float with with_column({column:?}, 'CAST({} AS DOUBLE)')",
             in_sql(column)
+        ))
+}
+
+fn misfit(column: &str, dtype: DType) -> Error {
+    Error::new(ErrorKind::Schema, format!("a value does not fit a stack of {dtype}"))
+        .in_column(column)
+        .with_hint(format!(
+            "give stack(dtype=...) a type that holds all values, or bring them into range with with_column({column:?}, ...) first"
         ))
 }
 
@@ -289,92 +383,5 @@ fn each_null(nulls: &NullBuffer, mut f: impl FnMut(usize)) {
             f(at);
             missing &= missing - 1;
         }
-    }
-}
-
-/// A numeric column, read as it is.
-enum Numbers {
-    I8(ArrayRef),
-    I16(ArrayRef),
-    I32(ArrayRef),
-    I64(ArrayRef),
-    U8(ArrayRef),
-    U16(ArrayRef),
-    U32(ArrayRef),
-    U64(ArrayRef),
-    F32(ArrayRef),
-    F64(ArrayRef),
-}
-
-impl Numbers {
-    fn of(array: &ArrayRef) -> Result<Self> {
-        let own = Arc::clone(array);
-        Ok(match array.data_type() {
-            DataType::Int8 => Self::I8(own),
-            DataType::Int16 => Self::I16(own),
-            DataType::Int32 => Self::I32(own),
-            DataType::Int64 => Self::I64(own),
-            DataType::UInt8 => Self::U8(own),
-            DataType::UInt16 => Self::U16(own),
-            DataType::UInt32 => Self::U32(own),
-            DataType::UInt64 => Self::U64(own),
-            DataType::Float32 => Self::F32(own),
-            DataType::Float64 => Self::F64(own),
-            DataType::Boolean => Self::U8(converted(array, &DataType::UInt8)?),
-            _ => Self::F64(converted(array, &DataType::Float64)?),
-        })
-    }
-
-    /// Writes rows of the column to every `stride`-th element of `out`.
-    fn write<D: ArrowNativeType>(
-        &self,
-        rows: std::ops::Range<usize>,
-        out: &mut [D],
-        stride: usize,
-        convert: fn(f64) -> D,
-    ) {
-        match self {
-            Self::I8(a) => strided::<Int8Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
-            Self::I16(a) => {
-                strided::<Int16Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
-            }
-            Self::I32(a) => {
-                strided::<Int32Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
-            }
-            // Through f64: an integer beyond 2^53 loses its last bits, as in every float tensor.
-            Self::I64(a) => strided::<Int64Type, D>(a, rows, out, stride, |v| convert(v as f64)),
-            Self::U8(a) => strided::<UInt8Type, D>(a, rows, out, stride, |v| convert(f64::from(v))),
-            Self::U16(a) => {
-                strided::<UInt16Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
-            }
-            Self::U32(a) => {
-                strided::<UInt32Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
-            }
-            Self::U64(a) => strided::<UInt64Type, D>(a, rows, out, stride, |v| convert(v as f64)),
-            Self::F32(a) => {
-                strided::<Float32Type, D>(a, rows, out, stride, |v| convert(f64::from(v)))
-            }
-            Self::F64(a) => strided::<Float64Type, D>(a, rows, out, stride, convert),
-        }
-    }
-}
-
-fn converted(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-    cast(array, to).map_err(|e| {
-        Error::new(ErrorKind::Schema, format!("cannot convert {} to {to}", array.data_type()))
-            .with_source(e)
-    })
-}
-
-fn strided<S: ArrowPrimitiveType, D: ArrowNativeType>(
-    array: &ArrayRef,
-    rows: std::ops::Range<usize>,
-    out: &mut [D],
-    stride: usize,
-    convert: impl Fn(S::Native) -> D,
-) {
-    let values = &array.as_primitive::<S>().values()[rows];
-    for (slot, value) in out.iter_mut().step_by(stride).zip(values) {
-        *slot = convert(*value);
     }
 }

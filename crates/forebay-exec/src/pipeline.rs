@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, SchemaRef};
-use forebay_core::Result;
+use forebay_core::{Error, Result};
 use forebay_io::{BlockReader, Dataset};
 use forebay_plan::columns::{ColumnKind, Normalized, OutputKind, normalize};
 use forebay_plan::{Plan, Source};
@@ -30,7 +30,7 @@ impl Pipeline {
     /// Lists the source, reads its footers, and checks every name, type and expression.
     pub async fn open(plan: &Plan) -> Result<Self> {
         let Source::Parquet(source) = &plan.source else {
-            return Err(forebay_core::Error::internal("unknown kind of source"));
+            return Err(Error::internal("unknown kind of source"));
         };
         let dataset = Arc::new(Dataset::open(source).await?);
         Self::bind(plan, dataset)
@@ -39,7 +39,7 @@ impl Pipeline {
     /// Binds a plan to a dataset that is open already.
     pub fn bind(plan: &Plan, dataset: Arc<Dataset>) -> Result<Self> {
         let Source::Parquet(source) = &plan.source else {
-            return Err(forebay_core::Error::internal("unknown kind of source"));
+            return Err(Error::internal("unknown kind of source"));
         };
         let columns: Vec<String> = match &source.columns {
             Some(columns) => columns.clone(),
@@ -53,7 +53,8 @@ impl Pipeline {
             .map(|f| (f.name().clone(), column_kind(f.data_type())))
             .collect();
         let normal = normalize(plan, &kinds)?;
-        let relation = Relation::compile(&all.schema(), &normal.relational)?;
+        let relation = Relation::compile(&all.schema(), &normal.relational)
+            .map_err(|e| explain_absence(e, plan, &normal))?;
         let needed = relation.input_columns();
         let views = image_columns(&normal, &relation, &all.schema());
         let reader = BlockReader::new(Arc::clone(&dataset), &needed)?.with_views(&views);
@@ -79,6 +80,19 @@ impl Pipeline {
     /// The schema of the relational result.
     pub fn schema(&self) -> SchemaRef {
         self.relation.schema()
+    }
+}
+
+/// Tells why an expression cannot use a column, where an earlier step is the reason: "renamed in
+/// steps[1]" helps more than the nearest name.
+fn explain_absence(error: Error, plan: &Plan, normal: &Normalized) -> Error {
+    let step = normal.relational.iter().map(|(index, _)| *index).find(|index| {
+        error.place().is_some_and(|place| place.starts_with(&format!("steps[{index}].")))
+    });
+    let column = error.location().column.as_deref();
+    match step.zip(column).and_then(|(step, name)| normal.why_not(plan, step, name)) {
+        Some(why) => error.with_better_hint(why),
+        None => error,
     }
 }
 

@@ -136,6 +136,8 @@ impl Drop for Pool {
             // Work never unwinds out of `serve`.
             let _ = thread.join();
         }
+        // The run's buffers are free by now, and the next run may be long in coming.
+        forebay_core::alloc::trim();
     }
 }
 

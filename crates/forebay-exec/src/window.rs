@@ -1,17 +1,20 @@
 //! Opening windows: fetch the blocks, decode them, keep them until the last batch over them is done.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::take_record_batch;
 use forebay_core::{Error, Reservation, Result};
+use forebay_io::{Fetched, Sink};
 use forebay_plan::schedule::Epoch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
 
+use crate::costs::{Costs, few};
 use crate::index::{BlockRows, RowIndex};
 use crate::outputs::OutputSpec;
-use crate::part::{Origin, Part, source_row};
+use crate::part::{Origin, Part, PartBuilder, source_row};
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
 use crate::rows::WindowData;
@@ -31,6 +34,8 @@ pub struct WindowSource {
     pub outputs: Vec<OutputSpec>,
     /// Rows of each block that take part.
     pub index: Arc<RowIndex>,
+    /// What opening them costs.
+    pub costs: Arc<Costs>,
     /// The CPU threads.
     pub pool: PoolHandle,
     /// How many they are.
@@ -40,16 +45,10 @@ pub struct WindowSource {
 }
 
 impl WindowSource {
-    /// Bytes that opening a window needs: what is fetched and what is decoded of it.
+    /// Bytes that opening a window needs: what is fetched and what is kept of it.
     pub fn cost(&self, epoch: &Epoch, window: usize) -> u64 {
-        epoch
-            .window_blocks(window)
-            .iter()
-            .map(|(block, _)| {
-                let cost = self.pipeline.reader.cost(*block as usize);
-                cost.fetch + cost.decoded
-            })
-            .sum()
+        let blocks = epoch.window_blocks(window).iter();
+        blocks.map(|(block, _)| self.costs.opening(*block as usize)).sum()
     }
 
     /// Loads a window for work of sequence number `seq`.
@@ -142,7 +141,8 @@ impl WindowSource {
         const PAGE: u64 = 1 << 20;
         /// Drawing the permutation of more rows takes longer than it saves.
         const MOST_ROWS: u64 = 1 << 20;
-        let cost = self.cost(epoch, window) / 2;
+        let blocks = epoch.window_blocks(window).iter();
+        let cost: u64 = blocks.map(|(block, _)| self.costs.fetch(*block as usize)).sum();
         cost >= LARGE && epoch.window_rows(window) <= MOST_ROWS && len * PAGE <= cost / 2
     }
 
@@ -152,7 +152,7 @@ impl WindowSource {
         rows: Vec<u32>,
         seq: u64,
     ) -> Result<Option<Vec<Part>>> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let Some(fetched) = self.pipeline.reader.fetch_rows(block, &rows).await? else {
             return Ok(None);
         };
@@ -161,32 +161,64 @@ impl WindowSource {
         self.pool
             .run(seq, move |_| {
                 let batches = this.stats.decode.time(|| this.pipeline.reader.decode(fetched))?;
-                let mut left = rows.as_slice();
-                batches
-                    .into_iter()
-                    .map(|batch| {
-                        let (now, later) = left.split_at(batch.num_rows().min(left.len()));
-                        left = later;
-                        let kept = Some(UInt32Array::from(now.to_vec()));
-                        let batch = compact(&batch)?;
-                        this.part(origin(&this.pipeline, block, 0), batch, kept)
-                    })
-                    .collect::<Result<Vec<_>>>()
-                    .map(Some)
+                let batches = batches.iter().map(compact).collect::<Result<Vec<_>>>()?;
+                this.chosen(block, batches, &rows).map(Some)
             })
             .await
     }
 
     async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
         let reader = &self.pipeline.reader;
-        let fetched = self.stats.fetching(reader.fetch(block, None)).await?;
+        let few = few(&self.pipeline, &self.index, block);
+        let fetched = self.stats.fetching(reader.fetch(block, few.as_ref())).await?;
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
         pool.run(seq, move |_| {
+            if PartBuilder::suits(&this.outputs) {
+                return this.grown(block, fetched, few.is_some()).map(|part| vec![part]);
+            }
             let batches = this.stats.decode.time(|| this.pipeline.reader.decode(fetched))?;
-            this.stats.transform.time(|| this.parts(block, batches))
+            this.stats.transform.time(|| match (few, this.index.block(block)) {
+                (Some(_), BlockRows::Some(kept)) => this.chosen(block, batches, kept),
+                _ => this.parts(block, batches),
+            })
         })
         .await
+    }
+
+    /// Decodes and converts a block a few thousand rows at a time: what is decoded is in the caches
+    /// still when it is converted, and only the result is ever in memory as a whole.
+    fn grown(&self, block: usize, fetched: Fetched, few: bool) -> Result<Part> {
+        /// The rows at a time that DataFusion and Arrow's readers settled on.
+        const ROWS: u64 = 8_192;
+        let rows = self.index.rows(block) as usize;
+        let filtered = matches!(self.index.block(block), BlockRows::Some(_));
+        let mut growing = Growing {
+            source: self,
+            block,
+            few,
+            at: 0,
+            part: PartBuilder::new(&self.outputs, rows, filtered),
+            converting: Duration::ZERO,
+        };
+        let start = Instant::now();
+        self.pipeline.reader.decode_into(fetched, ROWS, &mut growing)?;
+        self.stats.decode.add(start.elapsed().saturating_sub(growing.converting));
+        self.stats.transform.add(growing.converting);
+        Ok(growing.part.finish(origin(&self.pipeline, block, 0)))
+    }
+
+    /// Parts of batches that hold these rows of a block and no others.
+    fn chosen(&self, block: usize, batches: Vec<RecordBatch>, rows: &[u32]) -> Result<Vec<Part>> {
+        let mut left = rows;
+        let mut parts = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let (now, later) = left.split_at(batch.num_rows().min(left.len()));
+            left = later;
+            let kept = Some(UInt32Array::from(now.to_vec()));
+            parts.push(self.part(origin(&self.pipeline, block, 0), batch, kept)?);
+        }
+        Ok(parts)
     }
 
     fn parts(&self, block: usize, batches: Vec<RecordBatch>) -> Result<Vec<Part>> {
@@ -195,21 +227,27 @@ impl WindowSource {
         for batch in batches {
             let rows = batch.num_rows() as u32;
             let origin = origin(&self.pipeline, block, u64::from(at));
-            let (batch, kept) = match self.index.block(block) {
-                BlockRows::All => (batch, None),
-                BlockRows::Some(kept) => {
-                    let from = kept.partition_point(|r| *r < at);
-                    let to = kept.partition_point(|r| *r < at + rows);
-                    let kept = UInt32Array::from_iter_values(kept[from..to].iter().map(|r| r - at));
-                    let batch = take_record_batch(&batch, &kept)
-                        .map_err(|e| Error::internal("cannot take rows").with_source(e))?;
-                    (batch, Some(kept))
-                }
-            };
+            let (batch, kept) = self.partakers(block, at, batch)?;
             at += rows;
             parts.push(self.part(origin, batch, kept)?);
         }
         Ok(parts)
+    }
+
+    /// Of a batch that begins at row `at` of a block, the rows that take part, and which they are.
+    fn partakers(
+        &self,
+        block: usize,
+        at: u32,
+        batch: RecordBatch,
+    ) -> Result<(RecordBatch, Option<UInt32Array>)> {
+        let BlockRows::Some(kept) = self.index.block(block) else { return Ok((batch, None)) };
+        let from = kept.partition_point(|r| *r < at);
+        let to = kept.partition_point(|r| *r < at + batch.num_rows() as u32);
+        let kept = UInt32Array::from_iter_values(kept[from..to].iter().map(|r| r - at));
+        let batch = take_record_batch(&batch, &kept)
+            .map_err(|e| Error::internal("cannot take rows").with_source(e))?;
+        Ok((batch, Some(kept)))
     }
 
     /// Computes the columns of rows that take part, and converts them.
@@ -217,6 +255,48 @@ impl WindowSource {
         let batch =
             project(&self.projection, batch).map_err(|e| locate(e, &origin, kept.as_ref()))?;
         Part::new(&self.outputs, &batch, origin, kept)
+    }
+}
+
+/// A part that is being decoded.
+struct Growing<'a> {
+    source: &'a WindowSource,
+    block: usize,
+    /// Whether only the rows that take part are decoded.
+    few: bool,
+    /// Rows so far: of the block, or with `few` of those that take part.
+    at: u32,
+    part: PartBuilder,
+    converting: Duration,
+}
+
+impl Sink for Growing<'_> {
+    fn batch(&mut self, batch: RecordBatch) -> Result<()> {
+        let start = Instant::now();
+        let rows = batch.num_rows() as u32;
+        let (at, batch, kept) = match self.source.index.block(self.block) {
+            BlockRows::Some(kept) if self.few => {
+                let from = self.at as usize;
+                let now = kept.get(from..from + rows as usize).unwrap_or_default();
+                (0, batch, Some(UInt32Array::from(now.to_vec())))
+            }
+            _ => {
+                let (batch, kept) = self.source.partakers(self.block, self.at, batch)?;
+                (self.at, batch, kept)
+            }
+        };
+        let origin = origin(&self.source.pipeline, self.block, u64::from(at));
+        let batch = project(&self.source.projection, batch)
+            .map_err(|e| locate(e, &origin, kept.as_ref()))?;
+        self.part.push(&self.source.outputs, &batch, origin, kept, at)?;
+        self.at += rows;
+        self.converting += start.elapsed();
+        Ok(())
+    }
+
+    fn restart(&mut self) {
+        self.part.clear();
+        self.at = 0;
     }
 }
 

@@ -17,5 +17,5 @@ pub mod store;
 mod writer;
 
 pub use dataset::{Block, ColumnSummary, DataFile, Dataset, FileSummary, Pin, RowGroupSummary};
-pub use reader::{BlockReader, Cost, Fetched, Selection};
+pub use reader::{BlockReader, Cost, Fetched, Selection, Sink, select_rows};
 pub use writer::{LeftBehind, ParquetWriter, WriteSummary, WrittenFile};

@@ -27,6 +27,9 @@ use crate::footer::{chunk_range, int96, parse_error};
 use crate::listing::{FilePlace, hive};
 use crate::store::{local, remote};
 
+pub use decode::Sink;
+pub use sparse::select_rows;
+
 /// The rows to keep of a block, as runs of skipped and selected rows.
 pub type Selection = RowSelection;
 
@@ -248,7 +251,7 @@ impl BlockReader {
     pub async fn fetch_rows(&self, block: usize, rows: &[u32]) -> Result<Option<Fetched>> {
         let number = block;
         let (block, file) = self.block(number)?;
-        let within = sparse::selection(rows, block.len());
+        let within = select_rows(rows, block.len());
         let group = file.metadata.row_group(block.row_group);
         let indexed = file
             .metadata
@@ -331,6 +334,16 @@ impl BlockReader {
         let (block, file) = self.block(fetched.block)?;
         let plan = self.plan(block.file)?;
         decode::decode(self, &plan, block, file, fetched)
+            .map_err(|e| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group))
+    }
+
+    /// Decodes a block as [`Self::decode`] does, but hands its rows on `rows` at a time, so that no more
+    /// than these are in memory at once and that they are still in the CPU's caches when they are used.
+    pub fn decode_into(&self, fetched: Fetched, rows: u64, sink: &mut dyn Sink) -> Result<()> {
+        let (block, file) = self.block(fetched.block)?;
+        let plan = self.plan(block.file)?;
+        decode::decode_into(self, &plan, block, file, fetched, rows, sink)
+            .map(|_| ())
             .map_err(|e| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group))
     }
 

@@ -205,9 +205,14 @@ impl Schedule {
         self.lanes.div_ceil(self.spec.world_size).min(self.lanes)
     }
 
-    /// Bytes of the largest window, if all its blocks are among the largest.
-    pub fn window_bytes(&self) -> u64 {
-        let mut sizes: Vec<u64> = self.blocks.iter().map(|(_, i)| i.bytes).collect();
+    /// How many windows an epoch has.
+    pub fn windows(&self) -> u64 {
+        (self.blocks.len() as u64).div_ceil(self.window.max(1))
+    }
+
+    /// The most that the blocks of one window can come to, where `size` says what each block is.
+    pub fn largest_window(&self, size: impl Fn(usize) -> u64) -> u64 {
+        let mut sizes: Vec<u64> = self.blocks.iter().map(|(n, _)| size(*n as usize)).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes.iter().take(usize::try_from(self.window).unwrap_or(usize::MAX)).sum()
     }

@@ -12,6 +12,10 @@ mod warnings;
 
 use pyo3::prelude::*;
 
+/// For what Rust allocates in this module; the interpreter and the trainer keep theirs.
+#[global_allocator]
+static ALLOCATOR: forebay::alloc::Mapped = forebay::alloc::Mapped;
+
 /// The module `forebay._forebay`.
 #[pymodule]
 fn _forebay(m: &Bound<'_, PyModule>) -> PyResult<()> {

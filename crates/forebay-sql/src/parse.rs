@@ -226,7 +226,7 @@ impl Names<'_> {
             self.sql,
             spot_of(ident.span, &ident.to_string()),
         );
-        self.stop(e.with_hint(hint))
+        self.stop(e.in_column(name).with_hint(hint))
     }
 
     /// `a.b.c`: the first part is a column, the others are fields of structs within.

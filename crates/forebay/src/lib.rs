@@ -27,7 +27,7 @@ use std::sync::OnceLock;
 pub use dataset::Dataset;
 pub use explain::{Explain, ExplainSource};
 pub use forebay_core::{
-    Account, ByteBudget, DType, Error, ErrorKind, Layout, Location, Result, budget, machine,
+    Account, ByteBudget, DType, Error, ErrorKind, Layout, Location, Result, alloc, budget, machine,
     suggest, text,
 };
 pub use forebay_exec::outputs::{Make, OutputSpec};

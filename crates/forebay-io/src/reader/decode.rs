@@ -25,6 +25,27 @@ const UNPROVEN_BYTES: u64 = 64 << 20;
 /// Decoded over fetched bytes from which on a row count is unlikely.
 const UNLIKELY_RATIO: u64 = 256;
 
+/// Takes the batches of a block one after the other.
+pub trait Sink {
+    /// The next rows. An error stops the decoding and is its result.
+    fn batch(&mut self, batch: RecordBatch) -> Result<()>;
+
+    /// Forgets the rows so far: the block is decoded once more from its first row.
+    fn restart(&mut self);
+}
+
+/// Keeps them all.
+impl Sink for Vec<RecordBatch> {
+    fn batch(&mut self, batch: RecordBatch) -> Result<()> {
+        self.push(batch);
+        Ok(())
+    }
+
+    fn restart(&mut self) {
+        self.clear();
+    }
+}
+
 /// Why a decode stopped.
 enum Failure {
     /// The values of one column do not fit its offsets: fewer rows at a time will.
@@ -35,6 +56,8 @@ enum Failure {
         found: u64,
         promised: u64,
     },
+    /// The reason is known already.
+    Told(Error),
 }
 
 impl From<ParquetError> for Failure {
@@ -56,23 +79,13 @@ pub(super) fn decode(
     file: &DataFile,
     fetched: Fetched,
 ) -> Result<Vec<RecordBatch>> {
-    let rows = fetched.rows;
-    let count = usize::try_from(rows)
-        .map_err(|_| Error::new(ErrorKind::Resource, format!("a block has {rows} rows")))?;
-    if count == 0 {
-        return Ok(vec![RecordBatch::new_empty(reader.schema())]);
-    }
-    if plan.roots.is_empty() {
-        return Ok(vec![assemble(reader, plan, &[], count)?]);
-    }
-
-    let held = fetched.bytes();
+    let rows = fetched.rows.max(1);
     let mut at_once =
         batch_rows(reader.batch_bytes, rows, largest_variable(reader, plan, block, file, rows));
     // Whether the batches are to be joined again at the end.
     let mut join = false;
     let decoded = reader.decoded_bytes(plan, block, file, rows);
-    if decoded > UNPROVEN_BYTES && decoded / UNLIKELY_RATIO > held.max(1) {
+    if decoded > UNPROVEN_BYTES && decoded / UNLIKELY_RATIO > fetched.bytes().max(1) {
         let per_row = (decoded / rows).max(1);
         let capped = (UNPROVEN_BYTES / per_row).max(1);
         if capped < at_once {
@@ -80,29 +93,52 @@ pub(super) fn decode(
             at_once = capped;
         }
     }
-
-    let batches = loop {
-        match run(plan, &plan.mask, block, file, &fetched, at_once) {
-            Ok(batches) => break batches,
-            Err(Failure::Overflow) if at_once > 1 => {
-                at_once = at_once.div_ceil(2);
-                join = false;
-            }
-            Err(failure) => return Err(blame(failure, plan, block, file, &fetched, at_once)),
-        }
-    };
-    drop(fetched);
-    let mut out = Vec::with_capacity(batches.len());
-    for batch in batches {
-        let n = batch.num_rows();
-        out.push(assemble(reader, plan, batch.columns(), n)?);
-    }
-    if join && out.len() > 1 {
+    let mut out = Vec::new();
+    let split = decode_into(reader, plan, block, file, fetched, at_once, &mut out)?;
+    if join && !split && out.len() > 1 {
         let whole = concat_batches(&reader.schema(), &out)
             .map_err(|e| Error::internal("cannot join the parts of a block").with_source(e))?;
         out = vec![whole];
     }
     Ok(out)
+}
+
+/// Decodes at most `at_once` rows at a time; fewer where their values do not fit, which is the result.
+pub(super) fn decode_into(
+    reader: &BlockReader,
+    plan: &FilePlan,
+    block: &Block,
+    file: &DataFile,
+    fetched: Fetched,
+    at_once: u64,
+    sink: &mut dyn Sink,
+) -> Result<bool> {
+    let count = usize::try_from(fetched.rows).map_err(|_| {
+        Error::new(ErrorKind::Resource, format!("a block has {} rows", fetched.rows))
+    })?;
+    if count == 0 {
+        sink.batch(RecordBatch::new_empty(reader.schema()))?;
+        return Ok(false);
+    }
+    if plan.roots.is_empty() {
+        sink.batch(assemble(reader, plan, &[], count)?)?;
+        return Ok(false);
+    }
+    let mut rows = at_once.clamp(1, fetched.rows);
+    loop {
+        let outcome = run(plan, &plan.mask, block, file, &fetched, rows, |batch| {
+            let n = batch.num_rows();
+            sink.batch(assemble(reader, plan, batch.columns(), n)?)
+        });
+        match outcome {
+            Ok(()) => return Ok(rows < at_once.min(fetched.rows)),
+            Err(Failure::Overflow) if rows > 1 => {
+                rows = rows.div_ceil(2);
+                sink.restart();
+            }
+            Err(failure) => return Err(blame(failure, plan, block, file, &fetched, rows)),
+        }
+    }
 }
 
 /// Rows of a batch, so that the largest variable-length column stays below the limit.
@@ -161,12 +197,9 @@ fn run(
     file: &DataFile,
     fetched: &Fetched,
     at_once: u64,
-) -> std::result::Result<Vec<RecordBatch>, Failure> {
-    // The parquet crate is fed bytes from outside, and a panic in it is a defect of its own that
-    // damaged bytes set off. AssertUnwindSafe holds: everything that the closure changes it also
-    // owns (the reader over `Chunks`, the batches), so an unwind drops it whole; what it borrows
-    // (plan, file, fetched) is only read, and holds no interior mutability but reference counts.
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    mut each: impl FnMut(RecordBatch) -> Result<()>,
+) -> std::result::Result<(), Failure> {
+    let mut reader = contained(|| -> std::result::Result<ParquetRecordBatchReader, Failure> {
         let chunks = Chunks::new(&fetched.pieces, file.size);
         let metadata = fetched.walked.as_ref().unwrap_or(&plan.reader).clone();
         let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
@@ -176,25 +209,36 @@ fn run(
         if let Some(selection) = &fetched.selection {
             builder = builder.with_row_selection(selection.clone());
         }
-        let reader: ParquetRecordBatchReader = builder.build()?;
-        let mut batches = Vec::new();
-        let mut found = 0u64;
-        for batch in reader {
-            let batch = batch.map_err(ParquetError::from)?;
-            found += batch.num_rows() as u64;
-            if found > fetched.rows {
-                break;
-            }
-            if batch.num_rows() > 0 {
-                batches.push(batch);
-            }
+        Ok(builder.build()?)
+    })?;
+    let mut found = 0u64;
+    while let Some(batch) = contained(|| {
+        let next = reader.next().transpose();
+        next.map_err(|e| Failure::from(ParquetError::from(e)))
+    })? {
+        found += batch.num_rows() as u64;
+        if found > fetched.rows {
+            break;
         }
-        if found != fetched.rows {
-            return Err(Failure::Rows { found, promised: fetched.rows });
+        if batch.num_rows() > 0 {
+            each(batch).map_err(Failure::Told)?;
         }
-        Ok(batches)
-    }));
-    match outcome {
+    }
+    if found != fetched.rows {
+        return Err(Failure::Rows { found, promised: fetched.rows });
+    }
+    Ok(())
+}
+
+/// Runs work of the parquet crate. It is fed bytes from outside, and a panic in it is a defect of its
+/// own that damaged bytes set off.
+fn contained<T>(
+    work: impl FnOnce() -> std::result::Result<T, Failure>,
+) -> std::result::Result<T, Failure> {
+    // AssertUnwindSafe holds: after a panic the reader is dropped and not asked again, and what else the
+    // work borrows (plan, file, fetched) is only read, and holds no interior mutability but reference
+    // counts.
+    match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result,
         Err(payload) => {
             let text = payload
@@ -216,11 +260,14 @@ fn blame(
     fetched: &Fetched,
     at_once: u64,
 ) -> Error {
+    if let Failure::Told(error) = failure {
+        return error;
+    }
     let descr = file.metadata.file_metadata().schema_descr();
     if plan.roots.len() > 1 {
         for root in &plan.roots {
             let mask = ProjectionMask::roots(descr, [*root]);
-            if let Err(own) = run(plan, &mask, block, file, fetched, at_once) {
+            if let Err(own) = run(plan, &mask, block, file, fetched, at_once, |_| Ok(())) {
                 return explain(own, file).in_column(file.schema.field(*root).name());
             }
         }
@@ -253,6 +300,7 @@ fn explain(failure: Failure, file: &DataFile) -> Error {
             format!("{} is damaged: a column cannot be decoded", file.uri),
         )
         .with_source(std::io::Error::other(text)),
+        Failure::Told(error) => return error,
     }
     .in_file(Arc::clone(&file.uri))
 }

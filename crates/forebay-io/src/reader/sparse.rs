@@ -29,7 +29,7 @@ use crate::footer::{chunk_range, parse_error};
 const LOOK: usize = 512;
 
 /// A selection of single rows (ascending, without repeats) out of `all`.
-pub(super) fn selection(rows: &[u32], all: u64) -> RowSelection {
+pub fn select_rows(rows: &[u32], all: u64) -> RowSelection {
     let mut runs: Vec<RowSelector> = Vec::new();
     let mut at = 0u64;
     for row in rows {
@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn single_rows_become_runs() {
-        let s = selection(&[0, 1, 5, 9], 10);
+        let s = select_rows(&[0, 1, 5, 9], 10);
         let runs: Vec<(bool, usize)> = s.iter().map(|r| (r.skip, r.row_count)).collect();
         assert_eq!(runs, [(false, 2), (true, 3), (false, 1), (true, 3), (false, 1)]);
-        assert_eq!(selection(&[], 3).row_count(), 0);
+        assert_eq!(select_rows(&[], 3).row_count(), 0);
     }
 }

@@ -52,46 +52,33 @@ pub(crate) fn check_pin(file: &File, uri: &str, pin: &Pin) -> Result<()> {
     if now == *pin { Ok(()) } else { Err(changed(uri)) }
 }
 
-/// Reads one range, exactly, into memory that is not zeroed first.
-pub(crate) fn read_range(file: &File, uri: &str, range: &Range<u64>) -> Result<Bytes> {
-    let short = |got: usize| {
-        Error::new(
-            ErrorKind::Io,
-            format!(
-                "{uri} ended after {got} of {} bytes at offset {}",
-                range.end - range.start,
-                range.start
-            ),
-        )
-        .retry()
-    };
-    let len = usize::try_from(range.end - range.start)
-        .map_err(|_| Error::new(ErrorKind::Resource, format!("a range of {uri} is too large")))?;
-    let mut buffer: Vec<u8> = Vec::new();
-    buffer.try_reserve_exact(len).map_err(|e| {
-        Error::new(ErrorKind::Resource, format!("no memory for {len} bytes of {uri}"))
-            .with_source(e)
-    })?;
-    while buffer.len() < len {
-        let at = range.start + buffer.len() as u64;
-        let want = len - buffer.len();
+/// Reads one range, exactly, at the end of a buffer that has room for it, into memory that is not
+/// zeroed first.
+fn read_range(file: &File, uri: &str, range: &Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
+    let (before, len) = (buffer.len(), (range.end - range.start) as usize);
+    while buffer.len() - before < len {
+        let done = buffer.len() - before;
         let got = {
-            let (spare, done) = (buffer.spare_capacity_mut(), want);
-            match rustix::io::pread(file, &mut spare[..done], at) {
+            let spare = &mut buffer.spare_capacity_mut()[..len - done];
+            match rustix::io::pread(file, spare, range.start + done as u64) {
                 Ok((init, _)) => init.len(),
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(e) => return Err(file_error(e.into(), "read", uri).retry()),
             }
         };
         if got == 0 {
-            return Err(short(buffer.len()));
+            return Err(Error::new(
+                ErrorKind::Io,
+                format!("{uri} ended after {done} of {len} bytes at offset {}", range.start),
+            )
+            .retry());
         }
-        // SAFETY: `pread` was given the first `want` bytes of the spare capacity and reports that
-        // the kernel wrote the first `got` of them, so `len() + got` bytes are initialised, and
-        // `got <= want` keeps that within the capacity reserved above.
+        // SAFETY: `pread` was given the first `len - done` bytes of the spare capacity and reports
+        // that the kernel wrote the first `got` of them, so these are initialised and within the
+        // capacity.
         unsafe { buffer.set_len(buffer.len() + got) };
     }
-    Ok(Bytes::from(buffer))
+    Ok(())
 }
 
 /// Opens a file, checks its pin before and after, and reads the ranges in order. Stops between
@@ -104,14 +91,21 @@ pub(crate) fn read_ranges(
     cancelled: &AtomicBool,
 ) -> Result<Vec<Bytes>> {
     let file = open_pinned(path, uri, pin)?;
-    let mut out = Vec::with_capacity(ranges.len());
+    let all: u64 = ranges.iter().map(|r| r.end - r.start).sum();
+    let mut buffer: Vec<u8> = Vec::new();
+    let room = usize::try_from(all).ok().and_then(|all| buffer.try_reserve_exact(all).ok());
+    room.ok_or_else(|| {
+        Error::new(ErrorKind::Resource, format!("no memory for {all} bytes of {uri}"))
+    })?;
     for range in ranges {
         if cancelled.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Cancelled, "the read was stopped"));
         }
-        out.push(read_range(&file, uri, range)?);
+        read_range(&file, uri, range, &mut buffer)?;
     }
     // A writer may have changed the file in place between the ranges.
     check_pin(&file, uri, pin)?;
-    Ok(out)
+    // One buffer for all: they are asked for together and used together.
+    let mut left = Bytes::from(buffer);
+    Ok(ranges.iter().map(|r| left.split_to((r.end - r.start) as usize)).collect())
 }

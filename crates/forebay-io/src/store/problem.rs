@@ -165,6 +165,8 @@ pub(crate) fn file_error(e: io::Error, doing: &str, uri: &str) -> Error {
             ErrorKind::PermissionDenied,
             format!("cannot {doing} {uri}: the disk is read-only"),
         ),
+        _ if uri.contains('\0') => Error::invalid(format!("{uri:?} is no path: it has a NUL byte")),
+        K::InvalidFilename => Error::invalid(format!("{uri} is too long for a file name")),
         K::IsADirectory => Error::invalid(format!("{uri} is a folder")),
         K::NotADirectory => Error::new(
             ErrorKind::NotFound,

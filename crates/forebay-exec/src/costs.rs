@@ -1,0 +1,165 @@
+//! What the blocks of a loader cost in memory, and how far it may run ahead with that.
+
+use forebay_core::{Error, ErrorKind, Result, text};
+use forebay_io::{Selection, select_rows};
+use forebay_plan::schedule::{Schedule, Shuffle};
+
+use crate::index::{BlockRows, RowIndex};
+use crate::outputs::{OutputSpec, batch_bytes};
+use crate::part::PartBuilder;
+use crate::pipeline::Pipeline;
+
+/// Bytes of blocks that file order reads ahead from an object store: what a bucket at 10 Gbit/s with
+/// 50 ms to the first byte has in flight, doubled.
+const READ_AHEAD_REMOTE: u64 = 128 << 20;
+
+/// The same from files, where a block comes in milliseconds.
+const READ_AHEAD_LOCAL: u64 = 16 << 20;
+
+/// Blocks that file order reads ahead beyond one for each thread, so that no thread waits while one
+/// is being read.
+const BLOCKS_AHEAD: u64 = 2;
+
+/// The bytes of each block.
+#[derive(Debug)]
+pub struct Costs(Vec<BlockCost>);
+
+#[derive(Debug)]
+struct BlockCost {
+    /// Read from storage.
+    fetch: u64,
+    /// The rows that take part, decoded as Arrow.
+    decoded: u64,
+    /// What an open window keeps of them.
+    kept: u64,
+    /// All that is in memory while it is being opened.
+    opening: u64,
+}
+
+/// What a loader wants to have in memory besides its windows.
+pub struct Demand {
+    /// Bytes of a batch.
+    pub slab: u64,
+    /// Batches in flight or ready.
+    pub prefetch: u64,
+    /// CPU threads.
+    pub threads: usize,
+    /// Whether files come from an object store.
+    pub remote: bool,
+}
+
+/// The rows of a block that take part, where they are so few that decoding them alone is less work
+/// than decoding all and leaving most.
+pub fn few(pipeline: &Pipeline, index: &RowIndex, block: usize) -> Option<Selection> {
+    /// Skipping from row to row costs several times as much as decoding them in one go.
+    const FEW: usize = 8;
+    let BlockRows::Some(kept) = index.block(block) else { return None };
+    let all = pipeline.dataset.blocks[block].len();
+    (kept.len() * FEW <= all as usize).then(|| select_rows(kept, all))
+}
+
+impl Costs {
+    /// Adds up the columns of every block.
+    pub fn new(pipeline: &Pipeline, outputs: &[OutputSpec], index: &RowIndex) -> Self {
+        let converted = PartBuilder::suits(outputs);
+        let cost = |block: usize| {
+            let few = few(pipeline, index, block);
+            let cost = pipeline.reader.cost_of(block, few.as_ref());
+            let (rows, all) = (index.rows(block), pipeline.dataset.blocks[block].len().max(1));
+            let decoded = match few {
+                Some(_) => cost.decoded,
+                None => (u128::from(cost.decoded) * u128::from(rows) / u128::from(all)) as u64,
+            };
+            let (kept, most) = if converted {
+                let bytes = batch_bytes(outputs, rows);
+                (bytes, bytes)
+            } else {
+                (decoded, cost.decoded)
+            };
+            BlockCost { fetch: cost.fetch, decoded, kept, opening: cost.fetch + most }
+        };
+        Self((0..pipeline.dataset.blocks.len()).map(cost).collect())
+    }
+
+    /// Bytes of a block that are read.
+    pub fn fetch(&self, block: usize) -> u64 {
+        self.0[block].fetch
+    }
+
+    /// Bytes of a block's rows that take part, as Arrow.
+    pub fn decoded(&self, block: usize) -> u64 {
+        self.0[block].decoded
+    }
+
+    /// Bytes that opening a block needs.
+    pub fn opening(&self, block: usize) -> u64 {
+        self.0[block].opening
+    }
+
+    /// How many bytes keep the loader going at full speed; an error where the limit is too small for
+    /// the order that was asked for.
+    pub fn ahead(&self, schedule: &Schedule, demand: &Demand, limit: u64) -> Result<u64> {
+        let &Demand { slab, prefetch, threads, remote } = demand;
+        // In flight, being written, and in the hands of the consumer.
+        let slabs = (prefetch + 2) * slab;
+        if schedule.spec().shuffle == Shuffle::None {
+            let block = (0..self.0.len()).map(|b| self.opening(b)).max().unwrap_or(0);
+            let blocks = block.saturating_mul(threads as u64 + BLOCKS_AHEAD);
+            let least = if remote { READ_AHEAD_REMOTE } else { READ_AHEAD_LOCAL };
+            return Ok(slabs + blocks.max(least));
+        }
+        if 2 * slab > limit {
+            return Err(Error::new(
+                ErrorKind::Resource,
+                format!(
+                    "a batch of {} samples takes {}, two are in memory at least, and memory_limit is {}",
+                    schedule.rank_batch(),
+                    text::bytes(slab),
+                    text::bytes(limit)
+                ),
+            )
+            .at_place("loader(batch_size=...)")
+            .with_hint(format!("use a smaller batch_size, or give memory_limit={}", 4 * slab)));
+        }
+        let window = schedule.largest_window(|block| self.0[block].kept);
+        let one = schedule.lanes() == 1 && schedule.windows() <= 1;
+        let mixes = if one { 1 } else { 2 };
+        if mixes * schedule.own_lanes() * window + 2 * slab > limit {
+            return Err(too_much(schedule, window, mixes, 2 * slab, limit));
+        }
+        // A window that is being opened holds its encoded bytes as well, for a while.
+        let opening = schedule.largest_window(|block| self.opening(block));
+        if one {
+            return Ok(slabs + opening);
+        }
+        // Lanes do not reach the ends of their windows at the same time: a quarter of them may have
+        // their next window open, soonest first. More would only hold memory.
+        let lanes = schedule.own_lanes();
+        Ok(slabs + lanes * window + lanes.min((lanes / 4).max(2)) * opening)
+    }
+}
+
+/// The error of an order that does not fit, with what would.
+fn too_much(schedule: &Schedule, window: u64, mixes: u64, slabs: u64, limit: u64) -> Error {
+    let needed = mixes * schedule.own_lanes() * window + slabs;
+    let lanes = limit.saturating_sub(slabs) / (mixes * window).max(1);
+    let hint = if lanes >= 1 {
+        format!("lanes={lanes} would fit, or memory_limit={needed}")
+    } else {
+        format!(
+            "lanes=1, window=1 needs the least; or give memory_limit={needed}, or write smaller row groups"
+        )
+    };
+    Error::new(
+        ErrorKind::Resource,
+        format!(
+            "the shuffle keeps {} in memory ({} lanes, windows of {} blocks, the open ones and the next), and memory_limit is {}",
+            text::bytes(needed),
+            schedule.own_lanes(),
+            schedule.window(),
+            text::bytes(limit)
+        ),
+    )
+    .at_place("loader(memory_limit=...)")
+    .with_hint(hint)
+}

@@ -1,0 +1,195 @@
+//! Numeric columns of any type, written as elements of one type.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray};
+use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{
+    ArrowNativeType, ArrowPrimitiveType, DataType, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use forebay_core::{Error, ErrorKind, Result};
+use forebay_plan::Fill;
+use half::f16;
+
+/// An element of a stack. A float takes every number and rounds it; an integer takes those that it
+/// can hold exactly.
+pub trait Element: ArrowNativeType + Default {
+    fn of_i64(v: i64) -> Option<Self>;
+    fn of_u64(v: u64) -> Option<Self>;
+    fn of_f64(v: f64) -> Option<Self>;
+
+    fn of_fill(fill: Fill) -> Option<Self> {
+        match fill {
+            Fill::Int(i) => Self::of_i64(i),
+            Fill::Float(f) => Self::of_f64(f),
+        }
+    }
+}
+
+macro_rules! float {
+    ($t:ty, $from:expr) => {
+        impl Element for $t {
+            fn of_i64(v: i64) -> Option<Self> {
+                Some($from(v as f64))
+            }
+            fn of_u64(v: u64) -> Option<Self> {
+                Some($from(v as f64))
+            }
+            fn of_f64(v: f64) -> Option<Self> {
+                Some($from(v))
+            }
+        }
+    };
+}
+float!(f16, f16::from_f64);
+float!(f64, |v| v);
+
+/// Straight from the integer: rounded once, not once to f64 and once more.
+impl Element for f32 {
+    fn of_i64(v: i64) -> Option<Self> {
+        Some(v as f32)
+    }
+    fn of_u64(v: u64) -> Option<Self> {
+        Some(v as f32)
+    }
+    fn of_f64(v: f64) -> Option<Self> {
+        Some(v as f32)
+    }
+}
+
+macro_rules! integer {
+    ($($t:ty)*) => {$(
+        impl Element for $t {
+            fn of_i64(v: i64) -> Option<Self> {
+                Self::try_from(v).ok()
+            }
+            fn of_u64(v: u64) -> Option<Self> {
+                Self::try_from(v).ok()
+            }
+            fn of_f64(v: f64) -> Option<Self> {
+                // Through i128, which holds every integer of every width.
+                (v.fract() == 0.0 && v.abs() < 1e30).then_some(v as i128).and_then(|v| Self::try_from(v).ok())
+            }
+        }
+    )*};
+}
+integer!(i8 i16 i32 i64 u8 u16 u32 u64);
+
+/// A numeric column, read as it is.
+pub enum Numbers {
+    I8(ArrayRef),
+    I16(ArrayRef),
+    I32(ArrayRef),
+    I64(ArrayRef),
+    U8(ArrayRef),
+    U16(ArrayRef),
+    U32(ArrayRef),
+    U64(ArrayRef),
+    F32(ArrayRef),
+    F64(ArrayRef),
+}
+
+impl Numbers {
+    /// Any numeric or boolean column.
+    pub fn of(array: &ArrayRef) -> Result<Self> {
+        let own = Arc::clone(array);
+        Ok(match array.data_type() {
+            DataType::Int8 => Self::I8(own),
+            DataType::Int16 => Self::I16(own),
+            DataType::Int32 => Self::I32(own),
+            DataType::Int64 => Self::I64(own),
+            DataType::UInt8 => Self::U8(own),
+            DataType::UInt16 => Self::U16(own),
+            DataType::UInt32 => Self::U32(own),
+            DataType::UInt64 => Self::U64(own),
+            DataType::Float32 => Self::F32(own),
+            DataType::Float64 => Self::F64(own),
+            DataType::Boolean => Self::U8(converted(array, &DataType::UInt8)?),
+            _ => Self::F64(converted(array, &DataType::Float64)?),
+        })
+    }
+
+    /// Writes rows of the column to every `stride`-th element of `out`. The first row whose value
+    /// does not fit is the error; null rows are left as they are where theirs does not.
+    pub fn write<D: Element>(
+        &self,
+        rows: Range<usize>,
+        nulls: Option<&NullBuffer>,
+        out: &mut [D],
+        stride: usize,
+    ) -> std::result::Result<(), usize> {
+        let mut to = Strided { rows, nulls, out, stride };
+        match self {
+            Self::I8(a) => to.write::<Int8Type>(a, |v| D::of_i64(i64::from(v))),
+            Self::I16(a) => to.write::<Int16Type>(a, |v| D::of_i64(i64::from(v))),
+            Self::I32(a) => to.write::<Int32Type>(a, |v| D::of_i64(i64::from(v))),
+            Self::I64(a) => to.write::<Int64Type>(a, D::of_i64),
+            Self::U8(a) => to.write::<UInt8Type>(a, |v| D::of_i64(i64::from(v))),
+            Self::U16(a) => to.write::<UInt16Type>(a, |v| D::of_i64(i64::from(v))),
+            Self::U32(a) => to.write::<UInt32Type>(a, |v| D::of_i64(i64::from(v))),
+            Self::U64(a) => to.write::<UInt64Type>(a, D::of_u64),
+            Self::F32(a) => to.write::<Float32Type>(a, |v| D::of_f64(f64::from(v))),
+            Self::F64(a) => to.write::<Float64Type>(a, D::of_f64),
+        }
+    }
+}
+
+/// Where a column's values go.
+struct Strided<'a, D> {
+    rows: Range<usize>,
+    nulls: Option<&'a NullBuffer>,
+    out: &'a mut [D],
+    stride: usize,
+}
+
+impl<D: Element> Strided<'_, D> {
+    fn write<S: ArrowPrimitiveType>(
+        &mut self,
+        array: &ArrayRef,
+        convert: impl Fn(S::Native) -> Option<D>,
+    ) -> std::result::Result<(), usize> {
+        let values = &array.as_primitive::<S>().values()[self.rows.clone()];
+        for (i, (slot, value)) in self.out.iter_mut().step_by(self.stride).zip(values).enumerate() {
+            let row = self.rows.start + i;
+            match convert(*value) {
+                Some(value) => *slot = value,
+                None if self.nulls.is_some_and(|n| n.is_null(row)) => {}
+                None => return Err(row),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn converted(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    cast(array, to).map_err(|e| {
+        Error::new(ErrorKind::Schema, format!("cannot convert {} to {to}", array.data_type()))
+            .with_source(e)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_exact_or_refused() {
+        assert_eq!(i64::of_i64((1 << 53) + 1), Some((1 << 53) + 1));
+        assert_eq!(u64::of_u64(u64::MAX), Some(u64::MAX));
+        assert_eq!(i8::of_i64(300), None);
+        assert_eq!(i32::of_f64(2.5), None);
+        assert_eq!(i32::of_f64(f64::NAN), None);
+        assert_eq!(u8::of_f64(-0.0), Some(0));
+        assert_eq!(u64::of_fill(Fill::Float(1e30)), None);
+    }
+
+    #[test]
+    fn floats_round_once() {
+        // Halfway between two f32 but for the last bit, which f64 would lose.
+        let v = (1i64 << 60) + (1 << 36) + 1;
+        assert_eq!(f32::of_i64(v), Some(((1i64 << 60) + (1 << 37)) as f32));
+    }
+}
