@@ -244,7 +244,7 @@ def test_steps_in_python(tmp_path: Path, name: str) -> None:
 
 
 GONE = {
-    "renamed": ({"rename": {"label": "y"}}, "label > 1", "renamed"),
+    "renamed": ({"rename": {"label": "y"}}, "label > 1", "renames"),
     "dropped": ({"drop": ["label"]}, "label > 1", "drop"),
     "not selected": ({"select": ["name"]}, "label > 1", "select"),
     "a tensor": ({"stack": {"columns": ["label"], "into": "x"}}, "x > 1", "tensor"),
@@ -264,7 +264,8 @@ def test_an_expression_over_a_column_that_an_earlier_step_took(tmp_path: Path, n
     assert status == 2
     assert "there is no column" in err
     (hint,) = [line for line in err.splitlines() if "hint:" in line]
-    assert word in hint and "steps[0]" in hint
+    assert word in hint
+    assert "steps[0]" in hint
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -160,8 +160,8 @@ def test_a_filtered_loader_reads_the_pages_of_its_rows(tmp_path: Path, shuffle: 
     rows = 20_000
     payload = np.random.default_rng(3).integers(0, 256, (rows, 512), np.uint8)
     columns = {"id": np.arange(rows), "payload": [row.tobytes() for row in payload]}
-    options = {"write_page_index": True, "data_page_size": 16_384, "use_dictionary": False}
-    path = write(tmp_path / "paged.parquet", columns, compression="none", **options)
+    options = {"write_page_index": True, "data_page_size": 16_384, "write_batch_size": 32}
+    path = write(tmp_path / "p.parquet", columns, use_dictionary=False, **options)
     dataset = fb.read_parquet(path).filter("id % 5000 = 17")
     loader = dataset.loader(4, shuffle=shuffle, format="numpy", seed=2)
     (batch,) = loader

@@ -1,6 +1,6 @@
 //! An allocator whose memory stays what is in use.
 //!
-//! A loader allocates and frees buffers of 128 KiB to some MiB thousands of times a second, on one
+//! A loader allocates and frees buffers of 64 KiB to some MiB thousands of times a second, on one
 //! thread and often from another: bytes that were read, decompressed pages, decoded columns. General
 //! allocators keep what was freed in arenas of their own, so that the process grows with the length
 //! of the run although no more is in use. Here each large buffer is a mapping of its own. Fresh pages
@@ -27,15 +27,16 @@ use rustix::mm::{
     Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
 };
 
-/// From this size on an allocation is a mapping. The C library starts there too, see
-/// `M_MMAP_THRESHOLD` in mallopt(3), but moves the border up to 32 MiB as buffers are freed.
-pub const LARGE: usize = 128 << 10;
+/// From this size on an allocation is a mapping. The C library starts at 128 KiB, see
+/// `M_MMAP_THRESHOLD` in mallopt(3), but moves the border up to 32 MiB as buffers are freed. Here it
+/// is what a column of one decoded chunk has, and a batch's list of rows.
+pub const LARGE: usize = 64 << 10;
 
 /// Most bytes that are kept to be given out again: a few buffers for each of several threads.
 pub const KEPT: usize = 64 << 20;
 
 /// Mappings that are kept at most.
-const SLOTS: usize = 128;
+const SLOTS: usize = 256;
 
 /// Mappings at once. The kernel's default is 65,530 for a process (`vm.max_map_count`); what comes
 /// beyond a quarter of that is left to the system's allocator.
@@ -379,9 +380,8 @@ mod tests {
         fn new(size: usize, align: usize, mark: u8, zeroed: bool) -> Self {
             let layout = Layout::from_size_align(size, align).unwrap();
             // SAFETY: sizes in these tests are above zero.
-            let at = unsafe {
-                if zeroed { Mapped.alloc_zeroed(layout) } else { Mapped.alloc(layout) }
-            };
+            let at =
+                unsafe { if zeroed { Mapped.alloc_zeroed(layout) } else { Mapped.alloc(layout) } };
             assert!(!at.is_null() && at.addr().is_multiple_of(align));
             let mut block = Self { at, layout, mark };
             if zeroed {

@@ -293,8 +293,13 @@ impl fmt::Display for Error {
             write!(f, "{place}: ")?;
         }
         f.write_str(&self.0.message)?;
-        if !self.0.location.is_empty() {
-            write!(f, " ({})", self.0.location)?;
+        let location = &self.0.location;
+        // A column that the message names already, and no other place, is not said twice.
+        let told = location.file.is_none()
+            && location.row.is_none()
+            && location.column.as_ref().is_some_and(|c| self.0.message.contains(&format!("{c:?}")));
+        if !location.is_empty() && !told {
+            write!(f, " ({location})")?;
         }
         Ok(())
     }

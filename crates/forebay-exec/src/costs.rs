@@ -132,10 +132,11 @@ impl Costs {
         if one {
             return Ok(slabs + opening);
         }
-        // Lanes do not reach the ends of their windows at the same time: a quarter of them may have
-        // their next window open, soonest first. More would only hold memory.
+        // Some lanes have their next window open, soonest first: a quarter where it is long in coming.
+        // More would only hold memory, as the threads decode one after the other anyway.
         let lanes = schedule.own_lanes();
-        Ok(slabs + lanes * window + lanes.min((lanes / 4).max(2)) * opening)
+        let next = if remote { lanes.min((lanes / 4).max(2)) } else { lanes.div_ceil(8) };
+        Ok(slabs + lanes * window + next * opening)
     }
 }
 

@@ -53,7 +53,6 @@ pub fn task(
                 (Some(mode), _) => *mode,
                 (None, Some((part, row))) => {
                     let probe = probe(part, row)?;
-                    // Another batch may have been first; then its mode is the column's.
                     *spec.mode.get_or_init(|| probe.mode)
                 }
                 (None, None) => ImageMode::Rgb,

@@ -13,7 +13,7 @@ use forebay_plan::Sink;
 
 use crate::assemble::Assembler;
 use crate::index::{Ordered, Piece, candidates, unordered};
-use crate::outputs::{batch_bytes, Make, OutputOptions, OutputSpec, output_schema, resolve};
+use crate::outputs::{Make, OutputOptions, OutputSpec, batch_bytes, output_schema, resolve};
 use crate::part::Part;
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;

@@ -19,7 +19,7 @@ use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
 use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::assemble::{Assembler, REPEAT_COLUMN};
@@ -315,12 +315,21 @@ async fn feed(
             );
         }
         let done = Arc::clone(&shared);
+        // Which error comes, and of which sample, must not depend on the threads: where the first
+        // sample decides what the others must be like, its batch is made before any other.
+        let decides = step == first && shared.assembler.outputs.iter().any(OutputSpec::is_open);
+        let (made, wait) = oneshot::channel::<()>();
         shared.assembler.start(&shared.pool, step, rows, Some(reservation), move |result| {
             done.ready.put(step, result.map(|batch| Ready { batch, _permit: permit }));
             if step == first {
                 done.started.send_replace(true);
             }
+            drop(made);
         });
+        if decides {
+            // It ends when the sender is gone, whatever became of the batch.
+            let _ = wait.await;
+        }
     }
     shared.ready.finish(steps);
 }

@@ -43,6 +43,17 @@ pub struct OutputSpec {
     pub make: Make,
 }
 
+impl OutputSpec {
+    /// Whether the first sample decides what the others of the column must be like.
+    pub fn is_open(&self) -> bool {
+        match &self.make {
+            Make::List(list) => list.lists == Lists::Error && list.length.get().is_none(),
+            Make::Image(image) => image.mode.get().is_none(),
+            Make::Dense(_) | Make::Arrow { .. } => false,
+        }
+    }
+}
+
 /// Columns start at multiples of this many bytes: a cache line, and the widest vector.
 pub const ALIGN: usize = 64;
 

@@ -190,7 +190,7 @@ impl WindowSource {
     /// still when it is converted, and only the result is ever in memory as a whole.
     fn grown(&self, block: usize, fetched: Fetched, few: bool) -> Result<Part> {
         /// The rows at a time that DataFusion and Arrow's readers settled on.
-        const ROWS: u64 = 8_192;
+        const ROWS: u64 = 4_096;
         let rows = self.index.rows(block) as usize;
         let filtered = matches!(self.index.block(block), BlockRows::Some(_));
         let mut growing = Growing {

@@ -158,8 +158,10 @@ async fn read_footers(listed: &[Listed]) -> Result<Vec<Footer>> {
         .collect();
 
     // Local footers cost microseconds each: they are read in runs, so that 50,000 small files are not
-    // 50,000 hand-overs between threads.
-    let run = (unique.len() / (4 * FOOTERS_IN_FLIGHT)).clamp(1, 64);
+    // 50,000 hand-overs between threads, and a few files not as many threads.
+    let local = unique.iter().all(|l| matches!(l.place, FilePlace::Local(_)));
+    let least = if local { 4 } else { 1 };
+    let run = (unique.len() / (4 * FOOTERS_IN_FLIGHT)).clamp(least, 64);
     let runs: Vec<Vec<Listed>> =
         unique.chunks(run).map(|c| c.iter().map(|l| (*l).clone()).collect()).collect();
     let read: Vec<Vec<Footer>> = stream::iter(runs)
