@@ -275,8 +275,8 @@ class Dataset:
         into : str
             Its name.
         dtype : str, default "float32"
-            Its element type. A float rounds what it cannot hold exactly; an integer refuses it, with a
-            `SchemaError` that names the row when the batch comes.
+            Its element type. A float rounds what it cannot hold exactly; an integer refuses it,
+            with a `SchemaError` that names the row, when the batch comes.
         """
         return self._step("stack", {"columns": _names(columns), "into": into, "dtype": dtype})
 
