@@ -366,7 +366,7 @@ mod tests {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     fn alone() -> std::sync::MutexGuard<'static, ()> {
-        crate::sync::lock(&ALONE)
+        ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// A block with a pattern in it, checked before it is resized and freed.
