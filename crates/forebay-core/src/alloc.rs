@@ -73,11 +73,6 @@ fn room() -> usize {
     PEAK.load(Ordering::Relaxed).saturating_sub(USED.load(Ordering::Relaxed)).min(KEPT)
 }
 
-/// Bytes that are kept to be given out again.
-pub fn kept() -> usize {
-    SHELF.with(|kept| kept.bytes).unwrap_or(0)
-}
-
 /// A mapping: where, and how long. Whoever holds the value may use and unmap the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mapping {
@@ -367,6 +362,11 @@ mod tests {
 
     fn alone() -> std::sync::MutexGuard<'static, ()> {
         ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Bytes that are kept to be given out again.
+    fn kept() -> usize {
+        SHELF.with(|kept| kept.bytes).unwrap_or(0)
     }
 
     /// A block with a pattern in it, checked before it is resized and freed.

@@ -296,6 +296,7 @@ impl fmt::Display for Error {
         let location = &self.0.location;
         // A column that the message names already, and no other place, is not said twice.
         let told = location.file.is_none()
+            && location.row_group.is_none()
             && location.row.is_none()
             && location.column.as_ref().is_some_and(|c| self.0.message.contains(&format!("{c:?}")));
         if !location.is_empty() && !told {

@@ -113,7 +113,7 @@ impl Loader {
             .prefetch
             .unwrap_or_else(|| (PREFETCH_BYTES / slab.max(1)).clamp(2, 32) as usize)
             .max(1);
-        let remote = pipeline.dataset.files.iter().any(|f| f.uri.contains("://"));
+        let remote = pipeline.dataset.files.iter().any(|f| f.is_remote());
         let demand = Demand { slab, prefetch: prefetch as u64, threads: config.threads, remote };
         let ahead = costs.ahead(&schedule, &demand, limit)?;
         let account = budget.open(limit, slab);

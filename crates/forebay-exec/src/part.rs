@@ -346,26 +346,20 @@ fn said(fill: Fill) -> String {
 pub fn fill_bytes(dtype: DType, fill: Fill) -> Option<[u8; 8]> {
     let mut out = [0u8; 8];
     let mut put = |bytes: &[u8]| out[..bytes.len()].copy_from_slice(bytes);
-    let float = fill.as_f64();
-    // Through i128, which holds every integer of every dtype, and every float that is one of them.
-    let whole = match fill {
-        Fill::Int(i) => Some(i128::from(i)),
-        Fill::Float(f) => (f.fract() == 0.0 && f.abs() < 1e30).then_some(f as i128),
-    };
     match dtype {
-        DType::Bool => put(&[u8::from(whole.filter(|v| matches!(v, 0 | 1))? == 1)]),
-        DType::UInt8 => put(&u8::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::Int8 => put(&i8::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::UInt16 => put(&u16::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::Int16 => put(&i16::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::UInt32 => put(&u32::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::Int32 => put(&i32::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::UInt64 => put(&u64::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::Int64 => put(&i64::try_from(whole?).ok()?.to_ne_bytes()),
-        DType::Float16 => put(&f16::from_f64(float).to_ne_bytes()),
-        DType::BFloat16 => put(&bf16::from_f64(float).to_ne_bytes()),
-        DType::Float32 => put(&(float as f32).to_ne_bytes()),
-        DType::Float64 => put(&float.to_ne_bytes()),
+        DType::Bool => put(&[u8::of_fill(fill).filter(|v| *v <= 1)?]),
+        DType::UInt8 => put(&u8::of_fill(fill)?.to_ne_bytes()),
+        DType::Int8 => put(&i8::of_fill(fill)?.to_ne_bytes()),
+        DType::UInt16 => put(&u16::of_fill(fill)?.to_ne_bytes()),
+        DType::Int16 => put(&i16::of_fill(fill)?.to_ne_bytes()),
+        DType::UInt32 => put(&u32::of_fill(fill)?.to_ne_bytes()),
+        DType::Int32 => put(&i32::of_fill(fill)?.to_ne_bytes()),
+        DType::UInt64 => put(&u64::of_fill(fill)?.to_ne_bytes()),
+        DType::Int64 => put(&i64::of_fill(fill)?.to_ne_bytes()),
+        DType::Float16 => put(&f16::of_fill(fill)?.to_ne_bytes()),
+        DType::BFloat16 => put(&bf16::from_f64(fill.as_f64()).to_ne_bytes()),
+        DType::Float32 => put(&f32::of_fill(fill)?.to_ne_bytes()),
+        DType::Float64 => put(&f64::of_fill(fill)?.to_ne_bytes()),
     }
     Some(out)
 }

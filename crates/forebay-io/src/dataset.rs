@@ -62,6 +62,13 @@ pub struct DataFile {
     pub(crate) place: FilePlace,
 }
 
+impl DataFile {
+    /// Whether it is in an object store.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.place, FilePlace::Remote(..))
+    }
+}
+
 impl std::fmt::Debug for DataFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DataFile")

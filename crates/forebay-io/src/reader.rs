@@ -234,7 +234,7 @@ impl BlockReader {
             0 => Vec::new(),
             _ => ranges::needed(file, &plan.leaves, block, selection.as_ref())?,
         };
-        wanted = ranges::coalesce(wanted, matches!(file.place, FilePlace::Remote(..)));
+        wanted = ranges::coalesce(wanted, file.is_remote());
         let pieces = if wanted.is_empty() {
             Vec::new()
         } else {
@@ -252,13 +252,7 @@ impl BlockReader {
         let number = block;
         let (block, file) = self.block(number)?;
         let within = select_rows(rows, block.len());
-        let group = file.metadata.row_group(block.row_group);
-        let indexed = file
-            .metadata
-            .offset_index()
-            .and_then(|i| i.get(block.row_group))
-            .is_some_and(|i| i.len() == group.num_columns());
-        if indexed || rows.is_empty() {
+        if rows.is_empty() || ranges::page_index(file, block.row_group).is_some() {
             return self.fetch(number, Some(&within)).await.map(Some);
         }
         let FilePlace::Local(path) = &file.place else { return Ok(None) };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_core::{Error, ErrorKind, Result};
 use parquet::arrow::arrow_reader::RowSelection;
+use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
 use crate::dataset::{Block, DataFile};
 use crate::footer::chunk_range;
@@ -16,6 +17,13 @@ const LOCAL_GAP: u64 = 32 << 10;
 /// The same for an object store, where a request costs some 10–30 ms, the time of about 1 MiB.
 const REMOTE_GAP: u64 = 1 << 20;
 
+/// Where the pages of a row group lie, by leaf, if the file says so for all of them.
+pub(super) fn page_index(file: &DataFile, row_group: usize) -> Option<&[OffsetIndexMetaData]> {
+    let columns = file.metadata.row_group(row_group).num_columns();
+    let index = file.metadata.offset_index()?.get(row_group)?;
+    (index.len() == columns).then_some(index.as_slice())
+}
+
 /// The ranges of the leaves that a block (or a selection of its row group) needs, sorted, disjoint.
 pub(super) fn needed(
     file: &DataFile,
@@ -24,11 +32,7 @@ pub(super) fn needed(
     selection: Option<&RowSelection>,
 ) -> Result<Vec<Range<u64>>> {
     let group = file.metadata.row_group(block.row_group);
-    let index = file
-        .metadata
-        .offset_index()
-        .and_then(|i| i.get(block.row_group))
-        .filter(|i| i.len() == group.num_columns());
+    let index = page_index(file, block.row_group);
     let mut out: Vec<Range<u64>> = Vec::with_capacity(leaves.len());
     for leaf in leaves {
         let column = group.column(*leaf);
