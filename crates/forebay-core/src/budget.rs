@@ -404,6 +404,13 @@ impl Reservation {
         wake_all(wake);
     }
 
+    /// Cuts off a part of at most `bytes`, which is given back by itself.
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { account: self.account.clone(), bytes, kind: self.kind }
+    }
+
     /// Moves the bytes to another gauge.
     pub fn set_kind(&mut self, kind: Held) {
         let mut s = lock(&self.account.0.budget.0);

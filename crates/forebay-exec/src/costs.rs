@@ -6,7 +6,6 @@ use forebay_plan::schedule::{Schedule, Shuffle};
 
 use crate::index::{BlockRows, RowIndex};
 use crate::outputs::{OutputSpec, batch_bytes};
-use crate::part::PartBuilder;
 use crate::pipeline::Pipeline;
 
 /// Bytes of blocks that file order reads ahead from an object store: what a bucket at 10 Gbit/s with
@@ -17,12 +16,24 @@ const READ_AHEAD_REMOTE: u64 = 128 << 20;
 const READ_AHEAD_LOCAL: u64 = 16 << 20;
 
 /// Blocks that file order reads ahead beyond one for each thread, so that no thread waits while one
-/// is being read.
+/// is being read and one delivered.
 const BLOCKS_AHEAD: u64 = 2;
+
+/// Lanes from which on the next windows can wait for what the open ones give back: the last of them
+/// is then a small part of what is to be opened.
+const DRAINED_LANES: u64 = 4;
+
+/// Slabs that are paid for beside blocks that turn into slabs: those that are being filled, so that
+/// assembling never waits for a whole block to be given back.
+const DRAINED_SLABS: u64 = 10;
 
 /// The bytes of each block.
 #[derive(Debug)]
-pub struct Costs(Vec<BlockCost>);
+pub struct Costs {
+    blocks: Vec<BlockCost>,
+    /// Whether windows give their memory back while they are consumed.
+    draining: bool,
+}
 
 #[derive(Debug)]
 struct BlockCost {
@@ -34,6 +45,17 @@ struct BlockCost {
     kept: u64,
     /// All that is in memory while it is being opened.
     opening: u64,
+}
+
+/// How a loader keeps its windows.
+#[derive(Clone, Copy)]
+pub struct Form {
+    /// Stored in the order of delivery.
+    pub arranged: bool,
+    /// In another order than the file's.
+    pub permuted: bool,
+    /// Giving their memory back while they are consumed.
+    pub draining: bool,
 }
 
 /// What a loader wants to have in memory besides its windows.
@@ -60,8 +82,10 @@ pub fn few(pipeline: &Pipeline, index: &RowIndex, block: usize) -> Option<Select
 
 impl Costs {
     /// Adds up the columns of every block.
-    pub fn new(pipeline: &Pipeline, outputs: &[OutputSpec], index: &RowIndex) -> Self {
-        let converted = PartBuilder::suits(outputs);
+    pub fn new(pipeline: &Pipeline, outputs: &[OutputSpec], index: &RowIndex, form: Form) -> Self {
+        let Form { arranged, permuted, draining } = form;
+        /// The place of a row in its window.
+        const PLACE: u64 = 4;
         let cost = |block: usize| {
             let few = few(pipeline, index, block);
             let cost = pipeline.reader.cost_of(block, few.as_ref());
@@ -70,30 +94,30 @@ impl Costs {
                 Some(_) => cost.decoded,
                 None => (u128::from(cost.decoded) * u128::from(rows) / u128::from(all)) as u64,
             };
-            let (kept, most) = if converted {
+            let (kept, most) = if arranged {
                 let bytes = batch_bytes(outputs, rows);
-                (bytes, bytes)
+                (bytes, bytes + if permuted { rows * PLACE } else { 0 })
             } else {
                 (decoded, cost.decoded)
             };
             BlockCost { fetch: cost.fetch, decoded, kept, opening: cost.fetch + most }
         };
-        Self((0..pipeline.dataset.blocks.len()).map(cost).collect())
+        Self { blocks: (0..pipeline.dataset.blocks.len()).map(cost).collect(), draining }
     }
 
     /// Bytes of a block that are read.
     pub fn fetch(&self, block: usize) -> u64 {
-        self.0[block].fetch
+        self.blocks[block].fetch
     }
 
     /// Bytes of a block's rows that take part, as Arrow.
     pub fn decoded(&self, block: usize) -> u64 {
-        self.0[block].decoded
+        self.blocks[block].decoded
     }
 
     /// Bytes that opening a block needs.
     pub fn opening(&self, block: usize) -> u64 {
-        self.0[block].opening
+        self.blocks[block].opening
     }
 
     /// How many bytes keep the loader going at full speed; an error where the limit is too small for
@@ -103,7 +127,9 @@ impl Costs {
         // In flight, being written, and in the hands of the consumer.
         let slabs = (prefetch + 2) * slab;
         if schedule.spec().shuffle == Shuffle::None {
-            let block = (0..self.0.len()).map(|b| self.opening(b)).max().unwrap_or(0);
+            // The rows of slabs are those that blocks have given back.
+            let slabs = if self.draining { slabs.min(DRAINED_SLABS * slab) } else { slabs };
+            let block = (0..self.blocks.len()).map(|b| self.opening(b)).max().unwrap_or(0);
             let blocks = block.saturating_mul(threads as u64 + BLOCKS_AHEAD);
             let least = if remote { READ_AHEAD_REMOTE } else { READ_AHEAD_LOCAL };
             return Ok(slabs + blocks.max(least));
@@ -121,7 +147,7 @@ impl Costs {
             .at_place("loader(batch_size=...)")
             .with_hint(format!("use a smaller batch_size, or give memory_limit={}", 4 * slab)));
         }
-        let window = schedule.largest_window(|block| self.0[block].kept);
+        let window = schedule.largest_window(|block| self.blocks[block].kept);
         let one = schedule.lanes() == 1 && schedule.windows() <= 1;
         let mixes = if one { 1 } else { 2 };
         if mixes * schedule.own_lanes() * window + 2 * slab > limit {
@@ -135,6 +161,10 @@ impl Costs {
         // Some lanes have their next window open, soonest first: a quarter where it is long in coming.
         // More would only hold memory, as the threads decode one after the other anyway.
         let lanes = schedule.own_lanes();
+        if self.draining && !remote && lanes >= DRAINED_LANES {
+            // What was consumed of the open windows pays for the next ones.
+            return Ok(slabs + (lanes - 1) * window + opening);
+        }
         let next = if remote { lanes.min((lanes / 4).max(2)) } else { lanes.div_ceil(8) };
         Ok(slabs + lanes * window + next * opening)
     }

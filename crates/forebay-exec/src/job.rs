@@ -17,7 +17,7 @@ use crate::outputs::{Make, OutputOptions, OutputSpec, batch_bytes, output_schema
 use crate::part::Part;
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
-use crate::rows::{Rows, WindowData};
+use crate::rows::{Chunk, Rows};
 use crate::runtime::wait;
 use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
@@ -198,12 +198,12 @@ impl Run {
         let width = batch_bytes(&self.outputs, 1).max(1);
         let tensors = self.outputs.iter().any(|o| !matches!(o.make, Make::Arrow { .. }));
         let step = if tensors { (TENSOR_BYTES / width).clamp(1, rows) } else { rows };
-        let window = Arc::new(WindowData::new(vec![part], None, None));
+        let chunk = Arc::new(Chunk::new(vec![part], None, None));
         let mut at = 0;
         while at < rows {
             let len = step.min(rows - at);
             let mut span = Rows::default();
-            span.push(&window, at, len, false);
+            span.push(&chunk, at, len, false);
             let batch = self.assemble(pool, span, tick)?;
             self.waiting.push_back(self.to_arrow(&batch)?);
             at += len;

@@ -18,12 +18,13 @@ use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
-use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec};
+use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec, Shuffle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::arrange::Arrangement;
 use crate::assemble::{Assembler, REPEAT_COLUMN};
-use crate::costs::{Costs, Demand};
+use crate::costs::{Costs, Demand, Form};
 use crate::index::RowIndex;
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
@@ -61,6 +62,10 @@ pub struct Loader {
     pipeline: Pipeline,
     config: LoaderConfig,
     outputs: Vec<OutputSpec>,
+    /// The bytes of a row of each output, where all are dense.
+    dense: Option<Vec<usize>>,
+    /// Whether windows give their memory back while they are consumed.
+    draining: bool,
     index: Arc<RowIndex>,
     costs: Arc<Costs>,
     schedule: Schedule,
@@ -96,7 +101,12 @@ impl Loader {
             let account = budget.open(limit, 0);
             Arc::new(RowIndex::build(&pipeline, account, config.threads, &stats, tick)?)
         };
-        let costs = Arc::new(Costs::new(&pipeline, &outputs, &index));
+        let dense = Arrangement::widths(&outputs);
+        // Repeats come from the lane's end backwards, out of windows that are open already.
+        let draining = dense.is_some() && !pads;
+        let permuted = config.schedule.shuffle != Shuffle::None;
+        let form = Form { arranged: dense.is_some(), permuted, draining };
+        let costs = Arc::new(Costs::new(&pipeline, &outputs, &index, form));
         let blocks: Vec<BlockInfo> = (0..pipeline.dataset.blocks.len())
             .map(|b| BlockInfo { rows: index.rows(b), bytes: costs.decoded(b) })
             .collect();
@@ -122,6 +132,8 @@ impl Loader {
         Ok(Self {
             pipeline,
             outputs,
+            dense,
+            draining,
             index,
             costs,
             schedule,
@@ -177,6 +189,7 @@ impl Loader {
             pipeline: self.pipeline.clone(),
             projection: self.pipeline.relation.projection(),
             outputs: self.outputs.clone(),
+            dense: self.dense.clone(),
             index: Arc::clone(&self.index),
             costs: Arc::clone(&self.costs),
             pool: pool.handle(),
@@ -186,6 +199,7 @@ impl Loader {
         let (through, opened) = watch::channel(first_step);
         let shared = Arc::new(Shared {
             order,
+            draining: self.draining,
             account: self.account.clone(),
             lanes: Mutex::default(),
             through,
@@ -217,6 +231,7 @@ type Lane = VecDeque<(usize, WindowHandle)>;
 /// What the tasks of one epoch share.
 struct Shared {
     order: Arc<Epoch>,
+    draining: bool,
     account: Account,
     /// Open windows by lane, oldest first. The opener adds at the back, the feeder leaves behind
     /// what it has passed; both see the same sequence of windows.
@@ -357,10 +372,10 @@ async fn sparse_rows(
     for piece in shared.order.step(step) {
         let (source, order) = (Arc::clone(source), Arc::clone(&shared.order));
         let range = (piece.offset, piece.len);
-        let Some(window) = source.sparse(order, piece.window, range, step).await? else {
+        let Some(chunk) = source.sparse(order, piece.window, range, step).await? else {
             return Ok(None);
         };
-        rows.push(&Arc::new(window), 0, piece.len, piece.repeat);
+        rows.push(&Arc::new(chunk), 0, piece.len, piece.repeat);
     }
     Ok(Some(rows))
 }
@@ -379,7 +394,11 @@ async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {
         let Some(mut handle) = handle else {
             return Err(Error::internal("a step came before its window"));
         };
-        rows.push(&handle.ready().await?, piece.offset, piece.len, piece.repeat);
+        let window = handle.ready().await?;
+        window.take(&mut rows, piece.offset, piece.len, piece.repeat)?;
+        if shared.draining {
+            window.release(piece.offset + piece.len);
+        }
     }
     Ok(rows)
 }

@@ -28,8 +28,9 @@ pub struct Origin {
 
 /// Rows of one block, ready to be gathered.
 pub struct Part {
-    /// Where they come from.
-    pub origin: Origin,
+    /// Where they come from; `None` where they are of many places, which only dense rows may be:
+    /// nothing can be wrong with them any more.
+    pub origin: Option<Origin>,
     /// For filtered rows: which rows of the block they are.
     pub kept: Option<UInt32Array>,
     /// Number of rows.
@@ -54,7 +55,8 @@ impl Part {
         origin: Origin,
         kept: Option<UInt32Array>,
     ) -> Result<Self> {
-        let mut part = Self { origin, kept, rows: batch.num_rows(), columns: Vec::new() };
+        let mut part =
+            Self { origin: Some(origin), kept, rows: batch.num_rows(), columns: Vec::new() };
         part.columns =
             outputs.iter().map(|output| part.column(output, batch)).collect::<Result<Vec<_>>>()?;
         Ok(part)
@@ -73,15 +75,16 @@ impl Part {
 
     /// The row's place in the dataset.
     pub fn ordinal(&self, row: usize) -> u64 {
-        self.origin.ordinal + source_row(self.kept.as_ref(), row)
+        self.origin.as_ref().map_or(0, |o| o.ordinal) + source_row(self.kept.as_ref(), row)
     }
 
     /// Names file, row group and row in an error.
     pub fn locate(&self, error: Error, row: usize) -> Error {
+        let Some(origin) = &self.origin else { return error };
         error
-            .in_file(Arc::clone(&self.origin.file))
-            .in_row_group(self.origin.row_group)
-            .at_row(self.origin.first_row + source_row(self.kept.as_ref(), row))
+            .in_file(Arc::clone(&origin.file))
+            .in_row_group(origin.row_group)
+            .at_row(origin.first_row + source_row(self.kept.as_ref(), row))
     }
 
     /// Bytes that the part keeps in memory.
@@ -104,6 +107,26 @@ impl Part {
         let mut out = MutableBuffer::with_capacity(batch.num_rows() * spec.width());
         self.dense_into(spec, batch, &mut out)?;
         Ok(out.into())
+    }
+
+    /// Converts a relational result whose outputs are all dense, and adds its rows at the end of
+    /// `columns`.
+    pub fn convert(
+        outputs: &[OutputSpec],
+        batch: &RecordBatch,
+        origin: Origin,
+        kept: Option<UInt32Array>,
+        columns: &mut [MutableBuffer],
+    ) -> Result<()> {
+        let rows = batch.num_rows();
+        let part = Self { origin: Some(origin), kept, rows, columns: Vec::new() };
+        for (output, out) in outputs.iter().zip(columns) {
+            let Make::Dense(spec) = &output.make else {
+                return Err(Error::internal("a dense window has a column that is not dense"));
+            };
+            part.dense_into(spec, batch, out)?;
+        }
+        Ok(())
     }
 
     /// Adds the rows of an output at the end of `out`.
@@ -236,73 +259,6 @@ impl Part {
             }
         }
         Ok(())
-    }
-}
-
-/// A part that grows batch by batch, where all outputs are dense.
-pub struct PartBuilder {
-    columns: Vec<MutableBuffer>,
-    kept: Option<Vec<u32>>,
-    rows: usize,
-}
-
-impl PartBuilder {
-    /// Room for `rows` rows; `filtered` where not every row of the block takes part.
-    pub fn new(outputs: &[OutputSpec], rows: usize, filtered: bool) -> Self {
-        let room = |o: &OutputSpec| match &o.make {
-            Make::Dense(spec) => MutableBuffer::with_capacity(rows * spec.width()),
-            _ => MutableBuffer::new(0),
-        };
-        let kept = filtered.then(|| Vec::with_capacity(rows));
-        Self { columns: outputs.iter().map(room).collect(), kept, rows: 0 }
-    }
-
-    /// Whether outputs can be built this way, and gain by it: a stack is converted anyway, while a
-    /// column by itself is used as it was decoded.
-    pub fn suits(outputs: &[OutputSpec]) -> bool {
-        let dense = |o: &OutputSpec| match &o.make {
-            Make::Dense(spec) => Some(spec.from.len()),
-            _ => None,
-        };
-        let widths: Option<Vec<usize>> = outputs.iter().map(dense).collect();
-        widths.is_some_and(|w| w.iter().any(|from| *from > 1))
-    }
-
-    /// Adds the rows of a batch. `origin` and `kept` are the batch's own.
-    pub fn push(
-        &mut self,
-        outputs: &[OutputSpec],
-        batch: &RecordBatch,
-        origin: Origin,
-        kept: Option<UInt32Array>,
-        at: u32,
-    ) -> Result<()> {
-        let rows = batch.num_rows();
-        let part = Part { origin, kept, rows, columns: Vec::new() };
-        for (output, out) in outputs.iter().zip(&mut self.columns) {
-            let Make::Dense(spec) = &output.make else {
-                return Err(Error::internal("a part that grows has a column that is not dense"));
-            };
-            part.dense_into(spec, batch, out)?;
-        }
-        if let (Some(all), Some(kept)) = (&mut self.kept, &part.kept) {
-            all.extend(kept.values().iter().map(|row| at + row));
-        }
-        self.rows += rows;
-        Ok(())
-    }
-
-    /// Forgets all rows.
-    pub fn clear(&mut self) {
-        self.columns.iter_mut().for_each(MutableBuffer::clear);
-        self.kept.iter_mut().for_each(Vec::clear);
-        self.rows = 0;
-    }
-
-    /// The part; its origin is the block's.
-    pub fn finish(self, origin: Origin) -> Part {
-        let columns = self.columns.into_iter().map(|c| PartColumn::Dense(c.into())).collect();
-        Part { origin, kept: self.kept.map(UInt32Array::from), rows: self.rows, columns }
     }
 }
 

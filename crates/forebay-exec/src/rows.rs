@@ -1,23 +1,69 @@
 //! Which rows make up a batch: positions in open windows, resolved to rows of parts.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
-use forebay_core::Reservation;
+use forebay_core::sync::lock;
+use forebay_core::{Error, Reservation, Result};
 
 use crate::part::Part;
 
-/// The decoded blocks of an open window and the permutation of their rows.
-pub struct WindowData {
+/// An open window: its rows in the order of delivery, in chunks that are given back one by one.
+pub struct Window {
+    /// Position of each chunk's first row in the window, and the chunk.
+    chunks: Mutex<VecDeque<(u64, Arc<Chunk>)>>,
+}
+
+impl Window {
+    /// A window over chunks in order.
+    pub fn new(chunks: impl IntoIterator<Item = Chunk>) -> Self {
+        let mut at = 0;
+        let chunks = chunks.into_iter().map(|chunk| {
+            let first = at;
+            at += chunk.rows();
+            (first, Arc::new(chunk))
+        });
+        Self { chunks: Mutex::new(chunks.collect()) }
+    }
+
+    /// Adds `len` positions, from `offset` on, to a batch's rows.
+    pub fn take(&self, rows: &mut Rows, offset: u64, len: u64, repeat: bool) -> Result<()> {
+        let chunks = lock(&self.chunks);
+        let (mut at, end) = (offset, offset + len);
+        let first = chunks.partition_point(|(first, chunk)| first + chunk.rows() <= at);
+        for (first, chunk) in chunks.range(first..) {
+            if at >= end || at < *first {
+                break;
+            }
+            let take = (first + chunk.rows()).min(end) - at;
+            rows.push(chunk, at - first, take, repeat);
+            at += take;
+        }
+        if at == end { Ok(()) } else { Err(Error::internal("rows of a window were wanted again")) }
+    }
+
+    /// Lets go of the chunks that end at `offset` or before. Batches that were made of them keep
+    /// them for as long as they need them.
+    pub fn release(&self, offset: u64) {
+        let mut chunks = lock(&self.chunks);
+        while chunks.front().is_some_and(|(first, chunk)| first + chunk.rows() <= offset) {
+            chunks.pop_front();
+        }
+    }
+}
+
+/// Rows of a window that come and go together: parts, and the order of their rows.
+pub struct Chunk {
     parts: Vec<Part>,
-    /// Row number of each part's first row within the window, and the end.
+    /// Row number of each part's first row within the chunk, and the end.
     starts: Vec<u64>,
     permutation: Option<Vec<u32>>,
-    /// The window's bytes, given back when the last batch over it is done.
+    /// Their bytes, given back when the last batch over them is done.
     _reservation: Option<Reservation>,
 }
 
-impl WindowData {
-    /// A window over parts in order.
+impl Chunk {
+    /// A chunk over parts in order.
     pub fn new(
         parts: Vec<Part>,
         permutation: Option<Vec<u32>>,
@@ -32,7 +78,7 @@ impl WindowData {
         Self { parts, starts, permutation, _reservation: reservation }
     }
 
-    /// Rows of the window.
+    /// Number of rows.
     pub fn rows(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
     }
@@ -41,7 +87,7 @@ impl WindowData {
 /// Consecutive rows of one part.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    window: u32,
+    chunk: u32,
     part: u32,
     row: u32,
     len: u32,
@@ -50,7 +96,7 @@ struct Span {
 /// The rows of a batch, in order.
 #[derive(Default)]
 pub struct Rows {
-    windows: Vec<Arc<WindowData>>,
+    chunks: Vec<Arc<Chunk>>,
     spans: Vec<Span>,
     /// Whether the sample repeats one that was delivered before; empty when none does.
     repeats: Vec<bool>,
@@ -58,23 +104,23 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Adds `len` positions of a window, from `offset` on.
-    pub fn push(&mut self, window: &Arc<WindowData>, offset: u64, len: u64, repeat: bool) {
-        let w = match self.windows.iter().rposition(|own| Arc::ptr_eq(own, window)) {
-            Some(w) => w,
+    /// Adds `len` positions of a chunk, from `offset` on.
+    pub fn push(&mut self, chunk: &Arc<Chunk>, offset: u64, len: u64, repeat: bool) {
+        let c = match self.chunks.iter().rposition(|own| Arc::ptr_eq(own, chunk)) {
+            Some(c) => c,
             None => {
-                self.windows.push(Arc::clone(window));
-                self.windows.len() - 1
+                self.chunks.push(Arc::clone(chunk));
+                self.chunks.len() - 1
             }
         } as u32;
         if repeat && self.repeats.is_empty() {
             self.repeats = vec![false; self.len];
         }
-        match &window.permutation {
-            None => self.push_range(w, window, offset, len),
+        match &chunk.permutation {
+            None => self.push_range(c, chunk, offset, len),
             Some(permutation) => {
                 for row in &permutation[offset as usize..(offset + len) as usize] {
-                    self.push_range(w, window, u64::from(*row), 1);
+                    self.push_range(c, chunk, u64::from(*row), 1);
                 }
             }
         }
@@ -83,14 +129,14 @@ impl Rows {
         }
     }
 
-    fn push_range(&mut self, w: u32, window: &WindowData, mut at: u64, mut len: u64) {
-        let mut part = window.starts.partition_point(|s| *s <= at) - 1;
+    fn push_range(&mut self, c: u32, chunk: &Chunk, mut at: u64, mut len: u64) {
+        let mut part = chunk.starts.partition_point(|s| *s <= at) - 1;
         while len > 0 {
-            let end = window.starts[part + 1];
+            let end = chunk.starts[part + 1];
             let take = len.min(end.saturating_sub(at));
             if take > 0 {
-                let row = (at - window.starts[part]) as u32;
-                self.spans.push(Span { window: w, part: part as u32, row, len: take as u32 });
+                let row = (at - chunk.starts[part]) as u32;
+                self.spans.push(Span { chunk: c, part: part as u32, row, len: take as u32 });
                 self.len += take as usize;
             }
             at += take;
@@ -117,7 +163,7 @@ impl Rows {
     /// The spans, as (part, first row, rows).
     pub fn spans(&self) -> impl Iterator<Item = (&Part, usize, usize)> {
         self.spans.iter().map(|s| {
-            let part = &self.windows[s.window as usize].parts[s.part as usize];
+            let part = &self.chunks[s.chunk as usize].parts[s.part as usize];
             (part, s.row as usize, s.len as usize)
         })
     }
@@ -127,18 +173,18 @@ impl Rows {
         self.spans().flat_map(|(part, row, len)| (row..row + len).map(move |r| (part, r)))
     }
 
-    /// Every part of every window touched: what `interleave` gathers from; and for each sample its
+    /// Every part of every chunk touched: what `interleave` gathers from; and for each sample its
     /// (part index, row).
     pub fn indexed(&self) -> (Vec<&Part>, Vec<(usize, usize)>) {
-        let mut firsts = Vec::with_capacity(self.windows.len());
+        let mut firsts = Vec::with_capacity(self.chunks.len());
         let mut parts = Vec::new();
-        for window in &self.windows {
+        for chunk in &self.chunks {
             firsts.push(parts.len());
-            parts.extend(window.parts.iter());
+            parts.extend(chunk.parts.iter());
         }
         let mut samples = Vec::with_capacity(self.len);
         for s in &self.spans {
-            let part = firsts[s.window as usize] + s.part as usize;
+            let part = firsts[s.chunk as usize] + s.part as usize;
             samples.extend((s.row..s.row + s.len).map(|r| (part, r as usize)));
         }
         (parts, samples)

@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::buffer::MutableBuffer;
 use arrow::compute::take_record_batch;
 use forebay_core::{Error, Reservation, Result};
-use forebay_io::{Fetched, Sink};
+use forebay_io::Sink;
 use forebay_plan::schedule::Epoch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
 
+use crate::arrange::{Arrangement, Writer};
 use crate::costs::{Costs, few};
 use crate::index::{BlockRows, RowIndex};
 use crate::outputs::OutputSpec;
-use crate::part::{Origin, Part, PartBuilder, source_row};
+use crate::part::{Origin, Part, source_row};
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
-use crate::rows::WindowData;
+use crate::rows::{Chunk, Window};
 use crate::stats::Stats;
 
 /// Blocks of one window that are fetched at once. Enough to keep a bucket busy from one window;
@@ -32,6 +34,8 @@ pub struct WindowSource {
     pub projection: forebay_sql::Relation,
     /// Columns to make.
     pub outputs: Vec<OutputSpec>,
+    /// The bytes of a row of each output, where windows are stored in the order of delivery.
+    pub dense: Option<Vec<usize>>,
     /// Rows of each block that take part.
     pub index: Arc<RowIndex>,
     /// What opening them costs.
@@ -57,8 +61,54 @@ impl WindowSource {
         epoch: Arc<Epoch>,
         window: usize,
         seq: u64,
+        reservation: Reservation,
+    ) -> Result<Window> {
+        match &self.dense {
+            Some(widths) => {
+                let widths = widths.clone();
+                self.arranged(epoch, window, seq, reservation, widths).await
+            }
+            None => self.gathered(epoch, window, seq, reservation).await,
+        }
+    }
+
+    /// A window whose rows are stored in the order of their delivery.
+    async fn arranged(
+        self: Arc<Self>,
+        epoch: Arc<Epoch>,
+        window: usize,
+        seq: u64,
         mut reservation: Reservation,
-    ) -> Result<WindowData> {
+        widths: Vec<usize>,
+    ) -> Result<Window> {
+        let blocks = epoch.window_blocks(window).to_vec();
+        let lens: Vec<usize> = blocks.iter().map(|(_, rows)| *rows as usize).collect();
+        let (arrangement, writers) = self
+            .pool
+            .run(seq, move |_| {
+                Arrangement::new(widths, epoch.permutation(window).as_deref(), &lens)
+            })
+            .await?;
+        stream::iter(blocks.into_iter().zip(writers))
+            .map(|((block, _), writer)| Arc::clone(&self).write(block as usize, writer, seq))
+            .buffered(BLOCKS_AT_ONCE)
+            .try_collect::<()>()
+            .await?;
+        let chunk = |part: Part| {
+            let own = reservation.split(part.bytes());
+            Chunk::new(vec![part], None, Some(own))
+        };
+        Ok(Window::new(arrangement.finish()?.into_iter().map(chunk)))
+    }
+
+    /// A window of parts as they were decoded, whose rows are looked up for each batch.
+    async fn gathered(
+        self: Arc<Self>,
+        epoch: Arc<Epoch>,
+        window: usize,
+        seq: u64,
+        mut reservation: Reservation,
+    ) -> Result<Window> {
         let blocks: Vec<u32> = epoch.window_blocks(window).iter().map(|(b, _)| *b).collect();
         let parts: Vec<Vec<Part>> = stream::iter(blocks)
             .map(|block| Arc::clone(&self).block(block as usize, seq))
@@ -76,18 +126,18 @@ impl WindowSource {
         let permutation = self.pool.run(seq, move |_| Ok(epoch.permutation(window))).await?;
         let order = permutation.as_ref().map_or(0, |p| p.len() as u64 * 4);
         reservation.resize(parts.iter().map(Part::bytes).sum::<u64>() + order);
-        Ok(WindowData::new(parts, permutation, Some(reservation)))
+        Ok(Window::new([Chunk::new(parts, permutation, Some(reservation))]))
     }
 
-    /// Reads `len` rows of a window from `offset` on and nothing else, as a small window of its own
-    /// whose positions count from 0. `None` where that is not cheaper than opening the window.
+    /// Reads `len` rows of a window from `offset` on and nothing else, as a chunk of its own whose
+    /// positions count from 0. `None` where that is not cheaper than opening the window.
     pub async fn sparse(
         self: Arc<Self>,
         epoch: Arc<Epoch>,
         window: usize,
         (offset, len): (u64, u64),
         seq: u64,
-    ) -> Result<Option<WindowData>> {
+    ) -> Result<Option<Chunk>> {
         if !self.worth_sparse(&epoch, window, len) {
             return Ok(None);
         }
@@ -129,7 +179,7 @@ impl WindowSource {
             .await?;
         let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
         let parts = parts.into_iter().flatten().collect();
-        Ok(Some(WindowData::new(parts, Some(permutation), None)))
+        Ok(Some(Chunk::new(parts, Some(permutation), None)))
     }
 
     /// Whether a window is so large, and the rows so few of it, that reading them alone is a gain
@@ -174,9 +224,6 @@ impl WindowSource {
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
         pool.run(seq, move |_| {
-            if PartBuilder::suits(&this.outputs) {
-                return this.grown(block, fetched, few.is_some()).map(|part| vec![part]);
-            }
             let batches = this.stats.decode.time(|| this.pipeline.reader.decode(fetched))?;
             this.stats.transform.time(|| match (few, this.index.block(block)) {
                 (Some(_), BlockRows::Some(kept)) => this.chosen(block, batches, kept),
@@ -188,25 +235,31 @@ impl WindowSource {
 
     /// Decodes and converts a block a few thousand rows at a time: what is decoded is in the caches
     /// still when it is converted, and only the result is ever in memory as a whole.
-    fn grown(&self, block: usize, fetched: Fetched, few: bool) -> Result<Part> {
+    async fn write(self: Arc<Self>, block: usize, writer: Writer, seq: u64) -> Result<()> {
         /// A column of eight bytes is 32 KiB then: what a thread works on stays in its second-level
         /// cache, and in the heap, whose arenas keep little of it.
         const ROWS: u64 = 4_096;
-        let rows = self.index.rows(block) as usize;
-        let filtered = matches!(self.index.block(block), BlockRows::Some(_));
-        let mut growing = Growing {
-            source: self,
-            block,
-            few,
-            at: 0,
-            part: PartBuilder::new(&self.outputs, rows, filtered),
-            converting: Duration::ZERO,
-        };
-        let start = Instant::now();
-        self.pipeline.reader.decode_into(fetched, ROWS, &mut growing)?;
-        self.stats.decode.add(start.elapsed().saturating_sub(growing.converting));
-        self.stats.transform.add(growing.converting);
-        Ok(growing.part.finish(origin(&self.pipeline, block, 0)))
+        let few = few(&self.pipeline, &self.index, block);
+        let fetched = self.stats.fetching(self.pipeline.reader.fetch(block, few.as_ref())).await?;
+        let this = Arc::clone(&self);
+        let pool = self.pool.clone();
+        pool.run(seq, move |_| {
+            let mut growing = Growing {
+                source: &this,
+                block,
+                few: few.is_some(),
+                at: 0,
+                columns: this.outputs.iter().map(|_| MutableBuffer::new(0)).collect(),
+                writer,
+                converting: Duration::ZERO,
+            };
+            let start = Instant::now();
+            this.pipeline.reader.decode_into(fetched, ROWS, &mut growing)?;
+            this.stats.decode.add(start.elapsed().saturating_sub(growing.converting));
+            this.stats.transform.add(growing.converting);
+            growing.writer.finish()
+        })
+        .await
     }
 
     /// Parts of batches that hold these rows of a block and no others.
@@ -268,7 +321,7 @@ impl WindowSource {
     }
 }
 
-/// A part that is being decoded.
+/// A block that is being decoded into its place in a window.
 struct Growing<'a> {
     source: &'a WindowSource,
     block: usize,
@@ -276,7 +329,9 @@ struct Growing<'a> {
     few: bool,
     /// Rows so far: of the block, or with `few` of those that take part.
     at: u32,
-    part: PartBuilder,
+    /// The rows of one batch, converted: used again for the next.
+    columns: Vec<MutableBuffer>,
+    writer: Writer,
     converting: Duration,
 }
 
@@ -297,14 +352,17 @@ impl Sink for Growing<'_> {
         };
         let origin = origin(&self.source.pipeline, self.block, u64::from(at));
         let batch = self.source.projected(&origin, batch, kept.as_ref())?;
-        self.part.push(&self.source.outputs, &batch, origin, kept, at)?;
+        self.columns.iter_mut().for_each(MutableBuffer::clear);
+        let rows_in = batch.num_rows();
+        Part::convert(&self.source.outputs, &batch, origin, kept, &mut self.columns)?;
+        self.writer.push(rows_in, &self.columns)?;
         self.at += rows;
         self.converting += start.elapsed();
         Ok(())
     }
 
     fn restart(&mut self) {
-        self.part.clear();
+        self.writer.restart();
         self.at = 0;
     }
 }
@@ -357,17 +415,17 @@ pub fn locate(error: Error, origin: &Origin, kept: Option<&UInt32Array>) -> Erro
 
 /// A window that is being opened, or is open.
 #[derive(Clone)]
-pub struct WindowHandle(watch::Receiver<Option<Result<Arc<WindowData>>>>);
+pub struct WindowHandle(watch::Receiver<Option<Result<Arc<Window>>>>);
 
 impl WindowHandle {
     /// A handle and the place where the result goes.
-    pub fn new() -> (watch::Sender<Option<Result<Arc<WindowData>>>>, Self) {
+    pub fn new() -> (watch::Sender<Option<Result<Arc<Window>>>>, Self) {
         let (tx, rx) = watch::channel(None);
         (tx, Self(rx))
     }
 
     /// Waits until the window is open.
-    pub async fn ready(&mut self) -> Result<Arc<WindowData>> {
+    pub async fn ready(&mut self) -> Result<Arc<Window>> {
         match self.0.wait_for(Option::is_some).await {
             Ok(value) => match &*value {
                 Some(result) => result.clone(),
