@@ -19,6 +19,7 @@ mod path;
 pub mod plan;
 pub mod schedule;
 mod size;
+pub mod state;
 mod validate;
 mod words;
 
@@ -29,4 +30,6 @@ pub use job::JobFile;
 pub use loader::{BatchSize, Fill, Format, Lists, LoaderOptions, PerColumn};
 pub use node::Node;
 pub use plan::*;
+pub use schedule::Shuffle;
 pub use size::parse_size;
+pub use state::{LoaderState, SnapshotId};

@@ -3,13 +3,15 @@
 //! Everything here is a pure function of the blocks, the seed, the epoch and the options; nothing
 //! of the machine enters. A [`Schedule`] is made once for a loader, an [`Epoch`] once an epoch, and
 //! [`Epoch::step`] says for any step, without looking at the ones before it, which rows this rank
-//! delivers, as [`Piece`]s of windows.
+//! delivers, as [`Piece`]s of windows. An epoch may be entered at any sample.
 //!
 //! Words: the blocks of the dataset, permuted, are cut into *windows* of W blocks; rows are permuted
 //! inside a window; the windows in a row are the *stream* of N rows. The stream is cut into L
 //! contiguous *lanes*, and sample k of the epoch is row k div L of lane k mod L. The samples of one
 //! global batch are laid out by (k mod L, k div L), and a rank takes a contiguous share of them. So
 //! a rank's part of a lane is contiguous in the stream, and the world size changes no global batch.
+
+use std::sync::Arc;
 
 use forebay_core::{Draws, Error, Result};
 
@@ -99,7 +101,7 @@ pub struct Schedule {
     spec: ScheduleSpec,
     end: EpochEnd,
     /// Blocks that have rows, with their numbers in the dataset.
-    blocks: Vec<(u32, BlockInfo)>,
+    blocks: Arc<[(u32, BlockInfo)]>,
     rows: u64,
     lanes: u64,
     window: u64,
@@ -108,6 +110,20 @@ pub struct Schedule {
 impl Schedule {
     /// Resolves the options against the dataset's blocks.
     pub fn new(blocks: &[BlockInfo], spec: ScheduleSpec) -> Result<Self> {
+        if u32::try_from(blocks.len()).is_err() {
+            return Err(Error::invalid(format!("{} blocks are too many", blocks.len()))
+                .with_hint("write larger row groups"));
+        }
+        let blocks = (0u32..).zip(blocks).filter(|(_, i)| i.rows > 0).map(|(n, i)| (n, *i));
+        Self::over(blocks.collect(), spec)
+    }
+
+    /// The same blocks with other options, e.g. for another world size.
+    pub fn with(&self, spec: ScheduleSpec) -> Result<Self> {
+        Self::over(Arc::clone(&self.blocks), spec)
+    }
+
+    fn over(blocks: Arc<[(u32, BlockInfo)]>, spec: ScheduleSpec) -> Result<Self> {
         let (b, r) = (spec.global_batch, spec.world_size);
         let wrong = |argument: &str, message: String, hint: String| {
             Err(Error::invalid(message).at_place(format!("loader({argument})")).with_hint(hint))
@@ -143,12 +159,6 @@ impl Schedule {
                 "leave it out for the default, which follows from the dataset".into(),
             );
         }
-        if u32::try_from(blocks.len()).is_err() {
-            return Err(Error::invalid(format!("{} blocks are too many", blocks.len()))
-                .with_hint("write larger row groups"));
-        }
-        let blocks: Vec<(u32, BlockInfo)> =
-            (0u32..).zip(blocks).filter(|(_, i)| i.rows > 0).map(|(n, i)| (n, *i)).collect();
         let rows = blocks.iter().map(|(_, i)| i.rows).sum();
         let bytes: u64 = blocks.iter().map(|(_, i)| i.bytes).sum();
         let (lanes, window) = match spec.shuffle {
@@ -189,9 +199,15 @@ impl Schedule {
 
     /// Steps of one epoch: the same for every epoch and every rank.
     pub fn steps(&self) -> u64 {
+        self.steps_from(0)
+    }
+
+    /// Steps of an epoch of which this many samples were delivered.
+    pub fn steps_from(&self, samples: u64) -> u64 {
+        let left = self.rows.saturating_sub(samples);
         match self.end {
-            EpochEnd::Drop => self.rows / self.spec.global_batch,
-            EpochEnd::Pad | EpochEnd::Partial => self.rows.div_ceil(self.spec.global_batch),
+            EpochEnd::Drop => left / self.spec.global_batch,
+            EpochEnd::Pad | EpochEnd::Partial => left.div_ceil(self.spec.global_batch),
         }
     }
 
@@ -219,6 +235,12 @@ impl Schedule {
 
     /// The order of one epoch: O(blocks) time and memory.
     pub fn epoch(&self, epoch: u64) -> Epoch {
+        self.epoch_from(epoch, 0)
+    }
+
+    /// The rest of an epoch of which this many samples were delivered, by batches of whatever size.
+    /// Step 0 begins with the next sample.
+    pub fn epoch_from(&self, epoch: u64, samples: u64) -> Epoch {
         let mut order: Vec<(u32, u64)> = self.blocks.iter().map(|(n, i)| (*n, i.rows)).collect();
         if self.spec.shuffle == Shuffle::Window {
             Draws::for_purpose(PURPOSE_BLOCKS, self.spec.seed, epoch, 0).shuffle(&mut order);
@@ -237,7 +259,8 @@ impl Schedule {
             starts,
             rows: self.rows,
             lanes: self.lanes,
-            steps: self.steps(),
+            start: samples.min(self.rows),
+            steps: self.steps_from(samples),
             end: self.end,
             spec: self.spec.clone(),
         }
@@ -291,6 +314,8 @@ pub struct Epoch {
     starts: Vec<u64>,
     rows: u64,
     lanes: u64,
+    /// Samples that were delivered before step 0.
+    start: u64,
     steps: u64,
     end: EpochEnd,
     spec: ScheduleSpec,
@@ -317,9 +342,19 @@ impl Epoch {
         self.epoch
     }
 
-    /// Steps in this epoch.
+    /// Steps in this epoch, from where it was entered.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Samples of the epoch that are delivered when this many steps are.
+    pub fn samples(&self, steps: u64) -> u64 {
+        self.first(steps).min(self.rows)
+    }
+
+    /// The first sample of a step.
+    fn first(&self, step: u64) -> u64 {
+        self.start.saturating_add(step.saturating_mul(self.spec.global_batch))
     }
 
     /// Number of windows.
@@ -355,7 +390,7 @@ impl Epoch {
 
     /// Samples of a global batch.
     pub fn global_samples(&self, step: u64) -> u64 {
-        let first = step.saturating_mul(self.spec.global_batch);
+        let first = self.first(step);
         match self.end {
             EpochEnd::Drop | EpochEnd::Pad => self.spec.global_batch,
             EpochEnd::Partial => self.rows.saturating_sub(first).min(self.spec.global_batch),
@@ -367,7 +402,7 @@ impl Epoch {
         let m = self.global_samples(step);
         let (r, world) = (self.spec.rank, self.spec.world_size);
         let share = part(r, m, world)..part(r + 1, m, world);
-        let first = step * self.spec.global_batch;
+        let first = self.first(step);
         let mut pieces = Vec::new();
         let mut position = 0;
         for lane in 0..self.lanes {

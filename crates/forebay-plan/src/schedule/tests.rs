@@ -6,6 +6,11 @@ use super::*;
 
 /// The order written for clarity alone: every sample of every global batch, by the definitions.
 fn reference(schedule: &Schedule, epoch: &Epoch) -> Vec<Vec<(u64, bool)>> {
+    reference_from(schedule, epoch, 0)
+}
+
+/// The same from a sample on.
+fn reference_from(schedule: &Schedule, epoch: &Epoch, start: u64) -> Vec<Vec<(u64, bool)>> {
     let (n, l, b) = (schedule.rows(), schedule.lanes(), schedule.spec().global_batch);
     // The stream as (window, position) numbered 0..N: the lanes cut it into contiguous shares.
     let mut lanes: Vec<Vec<u64>> = Vec::new();
@@ -27,10 +32,11 @@ fn reference(schedule: &Schedule, epoch: &Epoch) -> Vec<Vec<(u64, bool)>> {
             (lanes[(k % l) as usize][(k / l) as usize], true)
         }
     };
-    (0..schedule.steps())
+    (0..schedule.steps_from(start))
         .map(|step| {
             let m = epoch.global_samples(step);
-            let mut ks: Vec<u64> = (step * b..step * b + m).collect();
+            let first = start + step * b;
+            let mut ks: Vec<u64> = (first..first + m).collect();
             ks.sort_by_key(|k| (k % l, k / l));
             ks.into_iter().map(sample).collect()
         })
@@ -180,4 +186,117 @@ fn wrong_numbers_are_named() {
             .contains("rank 2 is outside of world size 2")
     );
     assert!(make(spec(0, Shuffle::None)).contains("at least one sample"));
+}
+
+/// All samples of the rest of an epoch, by the ranks of a world one after the other.
+fn rest(schedule: &Schedule, epoch: u64, samples: u64, world: u64) -> Vec<Vec<(u64, bool)>> {
+    let ranks: Vec<Epoch> = (0..world)
+        .map(|rank| {
+            let spec = ScheduleSpec { rank, world_size: world, ..schedule.spec().clone() };
+            schedule.with(spec).unwrap().epoch_from(epoch, samples)
+        })
+        .collect();
+    let steps = ranks[0].steps();
+    assert!(ranks.iter().all(|e| e.steps() == steps), "all ranks make the same number of steps");
+    (0..steps).map(|s| ranks.iter().flat_map(|e| delivered(e, s)).collect()).collect()
+}
+
+#[test]
+fn every_small_world() {
+    for n in 0..=12u64 {
+        for sizes in [vec![n], vec![1; n as usize], vec![5.min(n), 0, n - 5.min(n)]] {
+            for (b, l, w) in (1..=6u64)
+                .flat_map(|b| (1..=7).flat_map(move |l| [1, 2, 9].map(move |w| (b, l, w))))
+            {
+                for end in [EpochEnd::Drop, EpochEnd::Pad, EpochEnd::Partial] {
+                    let spec = ScheduleSpec {
+                        epoch_end: Some(end),
+                        lanes: Some(l),
+                        window: Some(w),
+                        ..spec(b, Shuffle::Window)
+                    };
+                    let s = Schedule::new(&blocks(&sizes), spec).unwrap();
+                    let whole = reference(&s, &s.epoch(1));
+                    for r in divisors(b) {
+                        let at = format!("{sizes:?} B={b} L={l} W={w} R={r} {end:?}");
+                        assert_eq!(rest(&s, 1, 0, r), whole, "{at}");
+                        for done in 0..=s.steps() {
+                            let samples = s.epoch(1).samples(done);
+                            let tail = rest(&s, 1, samples, r);
+                            assert_eq!(tail, whole[done as usize..], "{at} after {done} steps");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn resuming_twice_with_other_world_sizes_changes_nothing(
+        rows in proptest::collection::vec(0u64..900, 0..14),
+        b in prop_oneof![Just(24u64), Just(12), Just(60)],
+        lanes in prop_oneof![Just(1u64), Just(12), Just(24), Just(7), Just(64)],
+        window in 1u64..6,
+        end in prop_oneof![Just(EpochEnd::Drop), Just(EpochEnd::Pad), Just(EpochEnd::Partial)],
+        worlds in proptest::collection::vec(prop_oneof![Just(1u64), Just(2), Just(3), Just(4), Just(6), Just(12)], 3),
+        cuts in (0.0f64..1.0, 0.0f64..1.0),
+        epoch in 0u64..3,
+    ) {
+        let spec = ScheduleSpec {
+            epoch_end: Some(end), lanes: Some(lanes), window: Some(window), ..spec(b, Shuffle::Window)
+        };
+        let s = Schedule::new(&blocks(&rows), spec).unwrap();
+        let whole = rest(&s, epoch, 0, worlds[0]);
+        let steps = s.steps();
+        let first = (cuts.0 * steps as f64) as u64;
+        let second = first + (cuts.1 * (steps - first) as f64) as u64;
+        let again = rest(&s, epoch, s.epoch(epoch).samples(first), worlds[1]);
+        prop_assert_eq!(&again[..], &whole[first as usize..]);
+        let third = s.epoch_from(epoch, s.epoch(epoch).samples(first)).samples(second - first);
+        let last = rest(&s, epoch, third, worlds[2]);
+        prop_assert_eq!(&last[..], &whole[second as usize..]);
+    }
+
+    #[test]
+    fn another_batch_size_moves_the_borders_and_not_the_order(
+        rows in proptest::collection::vec(1u64..60, 1..8),
+        lanes in 1u64..9,
+        first in 1u64..9,
+        then in 1u64..9,
+        cut in 0.0f64..1.0,
+    ) {
+        let make = |b| ScheduleSpec {
+            epoch_end: Some(EpochEnd::Partial), lanes: Some(lanes), window: Some(2),
+            ..spec(b, Shuffle::Window)
+        };
+        let s = Schedule::new(&blocks(&rows), make(first)).unwrap();
+        let done = (cut * s.steps() as f64) as u64;
+        let samples = s.epoch(0).samples(done);
+        let other = s.with(make(then)).unwrap();
+        let e = other.epoch_from(0, samples);
+        let wanted = reference_from(&other, &e, samples);
+        let got: Vec<_> = (0..e.steps()).map(|step| delivered(&e, step)).collect();
+        prop_assert_eq!(&got, &wanted);
+        let mut all: Vec<u64> = (0..done)
+            .flat_map(|step| delivered(&s.epoch(0), step))
+            .chain(got.into_iter().flatten())
+            .map(|(at, _)| at)
+            .collect();
+        all.sort_unstable();
+        prop_assert!(all.into_iter().eq(0..rows.iter().sum::<u64>()));
+    }
+}
+
+#[test]
+fn a_billion_rows_of_a_million_blocks() {
+    let info = BlockInfo { rows: 1_000, bytes: 56_000 };
+    let spec = ScheduleSpec { rank: 1_000, world_size: 1_024, ..spec(1 << 16, Shuffle::Window) };
+    let s = Schedule::new(&vec![info; 1_000_000], spec).unwrap();
+    let e = s.epoch(3);
+    let last: u64 = e.step(e.steps() - 1).iter().map(|p| p.len).sum();
+    assert_eq!((e.steps(), last), (15_258, 64));
 }
