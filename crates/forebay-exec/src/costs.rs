@@ -59,6 +59,7 @@ pub struct Form {
 }
 
 /// What a loader wants to have in memory besides its windows.
+#[derive(Clone, Copy)]
 pub struct Demand {
     /// Bytes of a batch.
     pub slab: u64,

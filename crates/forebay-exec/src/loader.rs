@@ -57,7 +57,8 @@ pub struct LoaderConfig {
     pub prefetch: Option<usize>,
 }
 
-/// A loader over a bound plan.
+/// A loader over a bound plan. Cheap to clone.
+#[derive(Clone)]
 pub struct Loader {
     pipeline: Pipeline,
     config: LoaderConfig,
@@ -68,13 +69,13 @@ pub struct Loader {
     draining: bool,
     index: Arc<RowIndex>,
     costs: Arc<Costs>,
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     account: Account,
     slabs: SlabPool,
     stats: Arc<Stats>,
-    prefetch: usize,
+    demand: Demand,
     /// What the row index holds.
-    _index_bytes: Reservation,
+    index_bytes: Arc<Reservation>,
 }
 
 impl Loader {
@@ -127,7 +128,7 @@ impl Loader {
         let demand = Demand { slab, prefetch: prefetch as u64, threads: config.threads, remote };
         let ahead = costs.ahead(&schedule, &demand, limit)?;
         let account = budget.open(limit, slab);
-        let index_bytes = account.force(index.bytes(), Held::Window);
+        let index_bytes = Arc::new(account.force(index.bytes(), Held::Window));
         account.set_ahead(ahead.saturating_add(index.bytes()));
         Ok(Self {
             pipeline,
@@ -136,19 +137,19 @@ impl Loader {
             draining,
             index,
             costs,
-            schedule,
+            schedule: Arc::new(schedule),
             account,
             // Those in flight, one in the consumer's hands, one on its way back.
             slabs: SlabPool::new(prefetch + 2),
             stats,
-            prefetch,
+            demand,
             config,
-            _index_bytes: index_bytes,
+            index_bytes,
         })
     }
 
     /// The resolved schedule.
-    pub fn schedule(&self) -> &Schedule {
+    pub fn schedule(&self) -> &Arc<Schedule> {
         &self.schedule
     }
 
@@ -172,9 +173,24 @@ impl Loader {
         self.config.threads
     }
 
-    /// Starts an epoch at a step. Everything runs until the returned value is dropped.
-    pub fn epoch(&self, epoch: u64, first_step: u64) -> Result<EpochRun> {
-        let order = Arc::new(self.schedule.epoch(epoch));
+    /// The same loader with another place in the world, or another layout of the order.
+    pub fn with(&self, spec: ScheduleSpec) -> Result<Self> {
+        let schedule = self.schedule.with(spec.clone())?;
+        let slab = batch_bytes(&self.outputs, schedule.rank_batch());
+        let demand = Demand { slab, ..self.demand };
+        let ahead = self.costs.ahead(&schedule, &demand, self.account.limit())?;
+        self.account.set_ahead(ahead.saturating_add(self.index_bytes.bytes()));
+        let mut other = self.clone();
+        other.schedule = Arc::new(schedule);
+        other.demand = demand;
+        other.config.schedule = spec;
+        Ok(other)
+    }
+
+    /// Starts an epoch of which this many samples were delivered before. Everything runs until the
+    /// returned value is dropped.
+    pub fn epoch(&self, epoch: u64, samples: u64) -> Result<EpochRun> {
+        let order = Arc::new(self.schedule.epoch_from(epoch, samples));
         let cancel = Cancel::default();
         let pool = Pool::start(self.config.threads, cancel)?;
         let assembler = Arc::new(Assembler {
@@ -196,27 +212,23 @@ impl Loader {
             threads: self.config.threads,
             stats: Arc::clone(&self.stats),
         });
-        let (through, opened) = watch::channel(first_step);
+        let (through, opened) = watch::channel(0);
         let shared = Arc::new(Shared {
             order,
             draining: self.draining,
             account: self.account.clone(),
             lanes: Mutex::default(),
             through,
-            ready: Reorder::new(first_step),
+            ready: Reorder::new(0),
             started: watch::Sender::new(false),
-            permits: Arc::new(Semaphore::new(self.prefetch)),
+            permits: Arc::new(Semaphore::new(self.demand.prefetch as usize)),
             assembler,
             pool: pool.handle(),
         });
-        self.account.set_head(first_step);
+        self.account.set_head(0);
         let runtime = io()?;
-        let opener = Abort(runtime.spawn(open_windows(
-            Arc::clone(&shared),
-            Arc::clone(&source),
-            first_step,
-        )));
-        let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), source, opened, first_step)));
+        let opener = Abort(runtime.spawn(open_windows(Arc::clone(&shared), Arc::clone(&source))));
+        let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), source, opened)));
         Ok(EpochRun {
             _tasks: [opener, feeder],
             shared,
@@ -252,10 +264,10 @@ struct Ready {
     _permit: OwnedSemaphorePermit,
 }
 
-async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>, first: u64) {
+async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
     let mut current: BTreeMap<u64, usize> = BTreeMap::new();
     let mut loads = JoinSet::new();
-    for step in first..shared.order.steps() {
+    for step in 0..shared.order.steps() {
         for piece in shared.order.step(step) {
             if current.insert(piece.lane, piece.window) == Some(piece.window) {
                 continue;
@@ -280,18 +292,12 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>, first: u64
     while loads.join_next().await.is_some() {}
 }
 
-async fn feed(
-    shared: Arc<Shared>,
-    source: Arc<WindowSource>,
-    mut opened: watch::Receiver<u64>,
-    first: u64,
-) {
+async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch::Receiver<u64>) {
     let steps = shared.order.steps();
     let mut warned = false;
-    for step in first..steps {
+    for step in 0..steps {
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
-        let early =
-            if step == first { sparse_rows(&shared, &source, step).await } else { Ok(None) };
+        let early = if step == 0 { sparse_rows(&shared, &source, step).await } else { Ok(None) };
         // A first batch that waits for its windows must not keep them waiting.
         if !matches!(early, Ok(Some(_))) {
             shared.started.send_replace(true);
@@ -332,11 +338,11 @@ async fn feed(
         let done = Arc::clone(&shared);
         // Which error comes, and of which sample, must not depend on the threads: where the first
         // sample decides what the others must be like, its batch is made before any other.
-        let decides = step == first && shared.assembler.outputs.iter().any(OutputSpec::is_open);
+        let decides = step == 0 && shared.assembler.outputs.iter().any(OutputSpec::is_open);
         let (made, wait) = oneshot::channel::<()>();
         shared.assembler.start(&shared.pool, step, rows, Some(reservation), move |result| {
             done.ready.put(step, result.map(|batch| Ready { batch, _permit: permit }));
-            if step == first {
+            if step == 0 {
                 done.started.send_replace(true);
             }
             drop(made);
@@ -446,9 +452,14 @@ impl EpochRun {
         }
     }
 
-    /// The step that comes next.
-    pub fn position(&self) -> u64 {
-        self.shared.ready.position()
+    /// Samples of the epoch that were delivered, on all ranks together and by all runs.
+    pub fn samples(&self) -> u64 {
+        self.shared.order.samples(self.shared.ready.position())
+    }
+
+    /// Whether the last batch was delivered.
+    pub fn finished(&self) -> bool {
+        self.shared.ready.position() >= self.shared.order.steps()
     }
 }
 

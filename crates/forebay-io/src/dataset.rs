@@ -1,6 +1,7 @@
 //! The resolved dataset: files, their footers, one schema, and the blocks that rows are read in.
 
 mod blocks;
+mod snapshot;
 mod summary;
 
 use std::collections::HashMap;
@@ -59,6 +60,8 @@ pub struct DataFile {
     pub rows: u64,
     /// Ordinal of its first row in the dataset.
     pub first_row: u64,
+    /// XXH64 of the footer's bytes.
+    pub(crate) checksum: u64,
     pub(crate) place: FilePlace,
 }
 
@@ -140,6 +143,7 @@ impl Dataset {
                 partitions: l.partitions,
                 rows,
                 first_row,
+                checksum: f.checksum,
                 place: l.place,
             }));
             first_row += rows;

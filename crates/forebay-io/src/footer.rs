@@ -6,6 +6,7 @@
 
 pub(crate) mod int96;
 
+use std::hash::Hasher;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use parquet::file::metadata::{
     ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
     ParquetMetaDataOptions, ParquetMetaDataPushDecoder, ParquetStatisticsPolicy,
 };
+
+use twox_hash::XxHash64;
 
 use crate::blocking;
 use crate::dataset::Pin;
@@ -42,6 +45,8 @@ const ROUNDS: usize = 8;
 pub(crate) struct Footer {
     pub(crate) metadata: Arc<ParquetMetaData>,
     pub(crate) schema: SchemaRef,
+    /// XXH64 of the footer's bytes.
+    pub(crate) checksum: u64,
 }
 
 /// Reads the footer of a file, on the blocking pool where the file is local.
@@ -198,7 +203,32 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
         .in_file(Arc::clone(uri))
         .with_hint("write it again with timestamps as INT64 (TIMESTAMP_MICROS in Spark)"));
     };
-    Ok(Step::Done(Box::new(Footer { metadata: Arc::new(metadata), schema: Arc::new(schema) })))
+    Ok(Step::Done(Box::new(Footer {
+        metadata: Arc::new(metadata),
+        schema: Arc::new(schema),
+        checksum: checksum(held, pin.size),
+    })))
+}
+
+/// XXH64 of a footer: the metadata, its length and the magic number, up to the file's end.
+fn checksum(held: &[(Range<u64>, Bytes)], size: u64) -> u64 {
+    /// The length of the metadata, and the magic number.
+    const END: u64 = 8;
+    let mut hash = XxHash64::with_seed(0);
+    let Some(mut at) = size.checked_sub(END) else { return hash.finish() };
+    // What the decoder has read is there; a part that is not counts as empty.
+    let piece = |at: u64| {
+        let inside = held.iter().filter(|(r, _)| r.contains(&at)).max_by_key(|(r, _)| r.end);
+        inside.map(|(r, bytes)| &bytes[(at - r.start) as usize..])
+    };
+    let length =
+        piece(at).and_then(|b| b.first_chunk::<4>().copied()).map_or(0, u32::from_le_bytes);
+    at = at.saturating_sub(u64::from(length));
+    while let Some(bytes) = piece(at).filter(|b| !b.is_empty()) {
+        hash.write(bytes);
+        at += bytes.len() as u64;
+    }
+    hash.finish()
 }
 
 /// Checks the last four bytes, and says what the file may be instead.

@@ -12,7 +12,7 @@ pub struct PlanHash(pub u128);
 impl PlanHash {
     /// 128-bit FNV-1a. Plans are told apart from honest mistakes, not from forgeries; the algorithm
     /// is three lines that any language can repeat, and 128 bits make a chance agreement absurd.
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    pub fn of(bytes: &[u8]) -> Self {
         const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         Self(bytes.iter().fold(OFFSET, |h, b| (h ^ u128::from(*b)).wrapping_mul(PRIME)))

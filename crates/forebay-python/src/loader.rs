@@ -44,6 +44,31 @@ impl Loader {
         self.0.epoch()
     }
 
+    /// Rank and world size.
+    #[getter]
+    fn world(&self) -> (u64, u64) {
+        let schedule = self.0.schedule();
+        (schedule.spec().rank, schedule.spec().world_size)
+    }
+
+    fn set_world(&self, py: Python<'_>, rank: u64, world_size: u64) -> PyResult<()> {
+        self.0.set_world(rank, world_size).map_err(|e| to_python(py, &e))
+    }
+
+    /// The position as JSON.
+    fn state(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.state().to_json())
+    }
+
+    /// Goes on from a position in JSON; an empty one changes nothing.
+    fn load_state(&self, py: Python<'_>, json: &str) -> PyResult<()> {
+        let load = || match forebay::LoaderState::from_json(json)? {
+            Some(state) => self.0.load_state(&state),
+            None => Ok(()),
+        };
+        py.detach(load).map_err(|e| to_python(py, &e))
+    }
+
     fn set_epoch(&self, epoch: u64) {
         self.0.set_epoch(epoch);
     }

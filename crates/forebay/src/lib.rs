@@ -21,6 +21,7 @@ mod explain;
 mod inspect;
 mod loader;
 pub mod notices;
+mod position;
 
 use std::sync::OnceLock;
 
@@ -37,8 +38,9 @@ pub use forebay_feed::{Batch, Column, Dense, batch, dlpack};
 pub use forebay_plan as plan;
 pub use forebay_plan::schedule::{EpochEnd, Shuffle};
 pub use forebay_plan::{
-    BatchSize, Format, ImageMode, ImageOp, JobFile, Lists, LoaderOptions, MapImage, ParquetSink,
-    ParquetSource, Plan, PlanBuilder, Sink, Source, Step, StorageOptions, WriteMode,
+    BatchSize, Format, ImageMode, ImageOp, JobFile, Lists, LoaderOptions, LoaderState, MapImage,
+    ParquetSink, ParquetSource, Plan, PlanBuilder, Sink, SnapshotId, Source, Step, StorageOptions,
+    WriteMode,
 };
 pub use inspect::{Inspect, InspectFile, inspect};
 pub use loader::{Epoch, Loader};

@@ -1,23 +1,30 @@
 //! The loader's public face: which epoch, which step, which options.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use forebay_core::sync::lock;
 use forebay_core::{ByteBudget, Error, Result};
 use forebay_exec::{EpochRun, LoaderConfig, OutputOptions, Stats};
 use forebay_feed::Batch;
 use forebay_plan::schedule::{DEFAULT_MIX, Schedule, ScheduleSpec};
-use forebay_plan::{Format, LoaderOptions};
+use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId};
 
 use crate::dataset::Dataset;
+use crate::position::{Place, Position, Turn};
 use crate::{Tick, machine};
 
-/// Epochs of batches over a dataset. Cheap to clone; clones share the epoch number.
+/// Epochs of batches over a dataset. Cheap to clone; clones share the position.
 #[derive(Clone)]
-pub struct Loader {
-    inner: Arc<forebay_exec::Loader>,
-    epoch: Arc<AtomicU64>,
-    options: Arc<LoaderOptions>,
+pub struct Loader(Arc<Shared>);
+
+struct Shared {
+    /// As it was opened. Counters, budget and threads are those of every later layout.
+    opened: forebay_exec::Loader,
+    /// As it is: a loaded state may bring another layout of the order.
+    current: Mutex<Arc<forebay_exec::Loader>>,
+    position: Mutex<Position>,
+    options: LoaderOptions,
+    snapshot: OnceLock<SnapshotId>,
 }
 
 /// Rank or world size from the launcher's environment (torchrun, Slurm wrappers, Ray Train).
@@ -64,11 +71,7 @@ impl Loader {
                     .with_hint("give both, or neither"));
             }
         };
-        let global_batch = options.batch.global(world).ok_or_else(|| {
-            Error::invalid("the global batch is too large to count")
-                .at_place("loader(batch_size=...)")
-                .with_hint("use a smaller batch_size")
-        })?;
+        let global_batch = global_batch(options, world)?;
         let config = LoaderConfig {
             schedule: ScheduleSpec {
                 shuffle: options.shuffle,
@@ -91,16 +94,22 @@ impl Loader {
             prefetch: options.prefetch.map(|n| n as usize),
         };
         let inner = forebay_exec::Loader::open(dataset.pipeline().clone(), config, budget, tick)?;
-        Ok(Self {
-            inner: Arc::new(inner),
-            epoch: Arc::new(AtomicU64::new(0)),
-            options: Arc::new(options.clone()),
-        })
+        Ok(Self(Arc::new(Shared {
+            current: Mutex::new(Arc::new(inner.clone())),
+            opened: inner,
+            position: Mutex::default(),
+            options: options.clone(),
+            snapshot: OnceLock::new(),
+        })))
     }
 
-    /// Steps of one epoch.
+    fn current(&self) -> Arc<forebay_exec::Loader> {
+        Arc::clone(&lock(&self.0.current))
+    }
+
+    /// Steps of one whole epoch.
     pub fn len(&self) -> u64 {
-        self.inner.schedule().steps()
+        self.current().schedule().steps()
     }
 
     /// Whether an epoch has no step.
@@ -110,46 +119,120 @@ impl Loader {
 
     /// The options as given.
     pub fn options(&self) -> &LoaderOptions {
-        &self.options
+        &self.0.options
     }
 
-    /// The resolved schedule: lanes, window, epoch end.
-    pub fn schedule(&self) -> &Schedule {
-        self.inner.schedule()
+    /// The resolved schedule: lanes, window, epoch end, rank and world size.
+    pub fn schedule(&self) -> Arc<Schedule> {
+        Arc::clone(self.current().schedule())
     }
 
     /// Counters over all epochs.
     pub fn stats(&self) -> &Arc<Stats> {
-        self.inner.stats()
+        self.0.opened.stats()
     }
 
     /// The loader's part of the budget.
     pub fn account(&self) -> &forebay_core::Account {
-        self.inner.account()
+        self.0.opened.account()
     }
 
     /// CPU threads.
     pub fn threads(&self) -> usize {
-        self.inner.threads()
+        self.0.opened.threads()
     }
 
-    /// The epoch that the next [`Self::iter`] starts.
+    /// The epoch that the next [`Self::iter`] delivers.
     pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+        lock(&self.0.position).now().epoch
     }
 
-    /// Chooses the epoch that the next [`Self::iter`] starts.
+    /// Chooses the epoch that the next [`Self::iter`] delivers. A loaded position in that epoch stays.
     pub fn set_epoch(&self, epoch: u64) {
-        self.epoch.store(epoch, Ordering::Relaxed);
+        lock(&self.0.position).set_epoch(epoch);
     }
 
-    /// Starts the current epoch. Reading the last batch and then the end raises the epoch by one;
-    /// dropping the iterator before does not.
-    pub fn iter(&self) -> Result<Epoch> {
-        let number = self.epoch();
-        let run = self.inner.epoch(number, 0)?;
-        Ok(Epoch { run: Some(run), loader: self.clone(), number })
+    /// Takes another place among the processes, where it was not known when the loader was made.
+    ///
+    /// # Errors
+    /// A world size that does not divide the global batch, a rank outside of it, an order that does
+    /// not fit the memory.
+    pub fn set_world(&self, rank: u64, world_size: u64) -> Result<()> {
+        let global_batch = global_batch(&self.0.options, world_size)?;
+        let mut current = lock(&self.0.current);
+        let spec = current.schedule().spec().clone();
+        *current =
+            Arc::new(current.with(ScheduleSpec { rank, world_size, global_batch, ..spec })?);
+        Ok(())
     }
+
+    /// The position: what was delivered, not what was prefetched. Every rank that has made the same
+    /// number of steps has the same state, and a rank of any world size may load it.
+    pub fn state(&self) -> LoaderState {
+        let at = lock(&self.0.position).now();
+        let current = self.current();
+        let (schedule, pipeline) = (current.schedule(), current.pipeline());
+        LoaderState {
+            snapshot: *self.0.snapshot.get_or_init(|| pipeline.dataset.id()),
+            plan: pipeline.plan.hash(),
+            shuffle: schedule.spec().shuffle,
+            seed: schedule.spec().seed,
+            epoch: at.epoch,
+            samples: at.samples,
+            finished: at.finished,
+            global_batch: schedule.spec().global_batch,
+            lanes: schedule.lanes(),
+            window: schedule.window(),
+        }
+    }
+
+    /// The next [`Self::iter`] goes on from a state. Its lanes and window hold from then on; the batch
+    /// size may be another one.
+    ///
+    /// # Errors
+    /// A state of another dataset, plan, shuffle or seed, or of a place that the epoch does not have.
+    /// The loader is then as it was.
+    pub fn load_state(&self, state: &LoaderState) -> Result<()> {
+        state.check_fits(&self.state())?;
+        let mut current = lock(&self.0.current);
+        let schedule = current.schedule();
+        if state.samples > schedule.rows() {
+            return Err(Error::invalid(format!(
+                "the state has {} samples of an epoch, and an epoch has {}",
+                state.samples,
+                schedule.rows()
+            ))
+            .at_place("load_state_dict(...)")
+            .with_hint("give what loader.state_dict() gave, unchanged"));
+        }
+        if (schedule.lanes(), schedule.window()) != (state.lanes, state.window) {
+            let (lanes, window) = (Some(state.lanes), Some(state.window));
+            let spec = ScheduleSpec { lanes, window, ..schedule.spec().clone() };
+            *current = Arc::new(current.with(spec)?);
+        }
+        let (epoch, samples, finished) = (state.epoch, state.samples, state.finished);
+        lock(&self.0.position).load(Place { epoch, samples, finished });
+        Ok(())
+    }
+
+    /// Starts the current epoch, or goes on from a loaded state. Reading the last batch and then the
+    /// end raises the epoch by one; dropping the iterator before does not, and the next one starts
+    /// the epoch again.
+    pub fn iter(&self) -> Result<Epoch> {
+        let current = self.current();
+        let (turn, at) = lock(&self.0.position).begin();
+        let samples = if at.finished { current.schedule().rows() } else { at.samples };
+        let run = current.epoch(at.epoch, samples)?;
+        Ok(Epoch { run: Some(run), loader: self.clone(), number: at.epoch, turn })
+    }
+}
+
+fn global_batch(options: &LoaderOptions, world_size: u64) -> Result<u64> {
+    options.batch.global(world_size).ok_or_else(|| {
+        Error::invalid("the global batch is too large to count")
+            .at_place("loader(batch_size=...)")
+            .with_hint("use a smaller batch_size")
+    })
 }
 
 /// The batches of one epoch, in order. Dropping it stops all background work.
@@ -157,6 +240,7 @@ pub struct Epoch {
     run: Option<EpochRun>,
     loader: Loader,
     number: u64,
+    turn: Turn,
 }
 
 impl Epoch {
@@ -171,7 +255,11 @@ impl Epoch {
             result
         });
         match next {
-            Some(Ok(batch)) => Some(Ok(batch)),
+            Some(Ok(batch)) => {
+                let (samples, finished) = (run.samples(), run.finished());
+                lock(&self.loader.0.position).delivered(self.turn, samples, finished);
+                Some(Ok(batch))
+            }
             Some(Err(e)) => {
                 if !ticked {
                     self.run = None;
@@ -180,13 +268,7 @@ impl Epoch {
             }
             None => {
                 self.run = None;
-                // Another epoch may have been set meanwhile; then that choice stands.
-                let _ = self.loader.epoch.compare_exchange(
-                    self.number,
-                    self.number + 1,
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
+                lock(&self.loader.0.position).ended(self.turn);
                 None
             }
         }
