@@ -390,7 +390,8 @@ class Dataset:
         >>> next(iter(loader))["dep_delay"].shape
         (512,)
         """
-        if rank is None and world_size is None:
+        discovers = rank is None and world_size is None
+        if discovers:
             rank, world_size = discover() or (None, None)
         if isinstance(fill, Mapping):
             filled: Any = {name: _number(value) for name, value in fill.items()}
@@ -415,7 +416,7 @@ class Dataset:
         )
         # Not among the optional ones: None is no word for "no shuffle", and the engine says so.
         options["shuffle"] = shuffle
-        return Loader(self._native.loader(_json(options)))
+        return Loader(self, _json(options), discovers=discovers)
 
     def write_parquet(
         self,

@@ -1,12 +1,17 @@
-"""Loaders: epochs of batches."""
+"""Loaders: epochs of batches, and a position that can be saved."""
 
 from __future__ import annotations
 
+import json
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from forebay import _forebay
+from forebay._world import discover
+
+if TYPE_CHECKING:
+    from forebay import _forebay
+    from forebay._dataset import Dataset
 
 
 class Loader:
@@ -15,7 +20,10 @@ class Loader:
     Iterating gives one epoch: a dict from column name to tensor for each step (an `ArrowBatch`
     with ``format="arrow"``). Tensors share the engine's memory; it is used again when the last of
     a batch's tensors is gone. Reaching the end raises the epoch by one, so the next loop sees
-    another order; leaving the loop early does not.
+    another order; leaving the loop early does not, and the next loop starts the epoch again.
+
+    `state_dict` is the position, a handful of numbers; `load_state_dict` lets the next loop go on
+    from it, on any number of ranks.
 
     Examples
     --------
@@ -24,11 +32,36 @@ class Loader:
     ...     train(batch["image"], batch["label"])
     """
 
-    def __init__(self, native: _forebay.Loader) -> None:
-        self._native = native
+    def __init__(self, dataset: Dataset, options: str, *, discovers: bool) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._native: _forebay.Loader = dataset._native.loader(options)
+        # Where rank and world size were not given, a launcher may still start after the loader was
+        # made. They are fixed when the order is first looked at.
+        self._discovers = discovers
+        self._fixed = False
+
+    def _fix_world(self) -> None:
+        """Take rank and world size from whoever launches this process; later changes are errors."""
+        if not self._discovers:
+            return
+        found = discover()
+        if found is None or found == self._native.world:
+            self._fixed = True
+            return
+        if self._fixed:
+            rank, size = self._native.world
+            msg = (
+                f"this process was rank {rank} of {size} when the loader was first used, and now "
+                f"is rank {found[0]} of {found[1]}; make the loader after the process group"
+            )
+            raise RuntimeError(msg)
+        self._native.set_world(*found)
+        self._fixed = True
 
     def __len__(self) -> int:
-        """Steps of one epoch: the same on every rank, exact before the first batch."""
+        """Steps of one whole epoch: the same on every rank, exact before the first batch."""
+        self._fix_world()
         return len(self._native)
 
     @property
@@ -43,6 +76,8 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration delivers.
+
+        A position that was loaded with `load_state_dict` stays if it is one of this epoch.
 
         Parameters
         ----------
@@ -59,6 +94,81 @@ class Loader:
             raise ValueError(msg)
         self._native.set_epoch(epoch)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Give the position: what your loop received, never what was made ahead.
+
+        Every rank that has made the same number of steps has the same state, so saving that of one
+        rank is enough. It is plain data under 1 KiB, for ``torch.save``, JSON or anything else.
+
+        Returns
+        -------
+        dict
+            ``epoch`` and ``samples`` (of all ranks together), ``finished`` (the last batch was
+            delivered, and the loop not yet left), and what they are a position in: ``snapshot``
+            (the data), ``plan`` (columns and steps), ``shuffle``, ``seed``,
+            ``global_batch_size``, ``lanes``, ``window``, ``version``.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ds = fb.read_parquet("examples/data/flights", columns=["distance"])
+        >>> loader = ds.loader(batch_size=512, seed=7, format="numpy")
+        >>> batches = iter(loader)
+        >>> first = next(batches)
+        >>> state = loader.state_dict()
+        >>> state["samples"]
+        512
+        >>> other = ds.loader(batch_size=512, seed=7, format="numpy")
+        >>> other.load_state_dict(state)
+        >>> bool((next(iter(other))["distance"] == next(batches)["distance"]).all())
+        True
+        """
+        self._fix_world()
+        return json.loads(self._native.state())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next iteration go on from a position, on any number of ranks.
+
+        The lanes and the window of the state hold from then on. Another batch size is allowed: the
+        order of the samples stays, the borders of the batches move. An iterator that is still held
+        goes on as it was, and no longer moves the position.
+
+        Parameters
+        ----------
+        state_dict : mapping
+            What `state_dict` gave. An empty one changes nothing.
+
+        Raises
+        ------
+        InvalidInputError
+            A state of other data, other columns or steps, another shuffle or seed, or one that is
+            damaged. The message says what differs, and the loader is as it was.
+        UnsupportedError
+            A state of a later version of Forebay.
+        """
+        self._fix_world()
+        try:
+            text = json.dumps(dict(state_dict))
+        except (TypeError, ValueError) as e:
+            msg = "load_state_dict(...): expected what state_dict() gave, plain numbers and texts"
+            raise TypeError(msg) from e
+        self._native.load_state(text)
+
+    def as_torch(self) -> Any:
+        """Give the loader as an ``IterableDataset`` for a torch ``DataLoader``.
+
+        Use it with ``DataLoader(loader.as_torch(), batch_size=None, num_workers=M)``. Worker w
+        makes the steps w, w + M, … of this rank, so the sequence is the loader's own for any M.
+        The loader itself needs no workers: this is for code that insists on a ``DataLoader``.
+
+        Returns
+        -------
+        torch.utils.data.IterableDataset
+        """
+        from forebay._torch import Steps
+
+        return Steps(self)
+
     def stats(self) -> dict[str, Any]:
         """Counters and gauges of this loader.
 
@@ -73,12 +183,33 @@ class Loader:
         """
         return self._native.stats()
 
+    def _again(self) -> tuple[Dataset, str, tuple[int, int], dict[str, Any]]:
+        """What makes this loader again in another process; see `remake`."""
+        state = self.state_dict()
+        return self._dataset, self._options, self._native.world, state
+
+    def _steps(self, first: int, stride: int) -> _Epoch:
+        """Start the current epoch, or one worker's part of its steps."""
+        self._fix_world()
+        return _Epoch(self._native.start(first, stride))
+
     def __iter__(self) -> Iterator[Any]:
-        """Start the current epoch."""
-        return _Epoch(self._native.start())
+        """Start the current epoch, or go on from a loaded position."""
+        return self._steps(0, 1)
 
     def __repr__(self) -> str:
-        return f"forebay.Loader({len(self)} steps of epoch {self.epoch}, {self.rows} rows)"
+        steps = len(self._native)
+        return f"forebay.Loader({steps} steps of epoch {self.epoch}, {self.rows} rows)"
+
+
+def remake(
+    dataset: Dataset, options: str, world: tuple[int, int], state: Mapping[str, Any]
+) -> Loader:
+    """Make a loader again where another process had it."""
+    loader = Loader(dataset, options, discovers=False)
+    loader._native.set_world(*world)
+    loader.load_state_dict(state)
+    return loader
 
 
 class _Epoch:

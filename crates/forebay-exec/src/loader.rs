@@ -18,7 +18,7 @@ use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
-use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Schedule, ScheduleSpec, Shuffle};
+use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -187,9 +187,9 @@ impl Loader {
         Ok(other)
     }
 
-    /// Starts an epoch of which this many samples were delivered before. Everything runs until the
-    /// returned value is dropped.
-    pub fn epoch(&self, epoch: u64, samples: u64) -> Result<EpochRun> {
+    /// Starts an epoch of which this many samples were delivered before; of its steps those that are
+    /// `share`. Everything runs until the returned value is dropped.
+    pub fn epoch(&self, epoch: u64, samples: u64, share: Share) -> Result<EpochRun> {
         let order = Arc::new(self.schedule.epoch_from(epoch, samples));
         let cancel = Cancel::default();
         let pool = Pool::start(self.config.threads, cancel)?;
@@ -215,6 +215,7 @@ impl Loader {
         let (through, opened) = watch::channel(0);
         let shared = Arc::new(Shared {
             order,
+            share,
             draining: self.draining,
             account: self.account.clone(),
             lanes: Mutex::default(),
@@ -238,11 +239,37 @@ impl Loader {
     }
 }
 
+/// Which steps of an epoch a run delivers: `first`, `first + stride`, and so on. They are numbered from 0
+/// in the run, whatever they are in the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The first step.
+    pub first: u64,
+    /// How many steps on the next one is; at least 1.
+    pub stride: u64,
+}
+
+impl Share {
+    /// All steps.
+    pub const ALL: Self = Self { first: 0, stride: 1 };
+
+    /// How many of `steps` they are.
+    fn of(self, steps: u64) -> u64 {
+        steps.saturating_sub(self.first).div_ceil(self.stride.max(1))
+    }
+
+    /// The step of the epoch that is number `index` of the run.
+    fn step(self, index: u64) -> u64 {
+        self.first.saturating_add(index.saturating_mul(self.stride.max(1)))
+    }
+}
+
 type Lane = VecDeque<(usize, WindowHandle)>;
 
 /// What the tasks of one epoch share.
 struct Shared {
     order: Arc<Epoch>,
+    share: Share,
     draining: bool,
     account: Account,
     /// Open windows by lane, oldest first. The opener adds at the back, the feeder leaves behind
@@ -267,8 +294,8 @@ struct Ready {
 async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
     let mut current: BTreeMap<u64, usize> = BTreeMap::new();
     let mut loads = JoinSet::new();
-    for step in 0..shared.order.steps() {
-        for piece in shared.order.step(step) {
+    for step in 0..shared.steps() {
+        for piece in shared.pieces(step) {
             if current.insert(piece.lane, piece.window) == Some(piece.window) {
                 continue;
             }
@@ -293,7 +320,7 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
 }
 
 async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch::Receiver<u64>) {
-    let steps = shared.order.steps();
+    let steps = shared.steps();
     let mut warned = false;
     for step in 0..steps {
         let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
@@ -305,7 +332,6 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
         if opened.wait_for(|through| *through > step).await.is_err() {
             return;
         }
-        let bytes = batch_bytes(&shared.assembler.outputs, shared.order.global_samples(step));
         let rows = match early {
             Ok(Some(rows)) => Ok(rows),
             Ok(None) => gather_rows(&shared, step).await,
@@ -318,6 +344,7 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
                 return;
             }
         };
+        let bytes = batch_bytes(&shared.assembler.outputs, rows.len() as u64);
         let reservation = {
             let mut r = shared.account.reserve(step, bytes).await;
             r.set_kind(Held::Slab);
@@ -375,7 +402,7 @@ async fn sparse_rows(
     step: u64,
 ) -> Result<Option<Rows>> {
     let mut rows = Rows::default();
-    for piece in shared.order.step(step) {
+    for piece in shared.pieces(step) {
         let (source, order) = (Arc::clone(source), Arc::clone(&shared.order));
         let range = (piece.offset, piece.len);
         let Some(chunk) = source.sparse(order, piece.window, range, step).await? else {
@@ -388,7 +415,7 @@ async fn sparse_rows(
 
 async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {
     let mut rows = Rows::default();
-    for piece in shared.order.step(step) {
+    for piece in shared.pieces(step) {
         let handle = {
             let mut lanes = lock(&shared.lanes);
             let lane = lanes.entry(piece.lane).or_default();
@@ -454,12 +481,27 @@ impl EpochRun {
 
     /// Samples of the epoch that were delivered, on all ranks together and by all runs.
     pub fn samples(&self) -> u64 {
-        self.shared.order.samples(self.shared.ready.position())
+        match self.shared.ready.position() {
+            0 => self.shared.order.samples(0),
+            delivered => self.shared.order.samples(self.shared.share.step(delivered - 1) + 1),
+        }
     }
 
     /// Whether the last batch was delivered.
     pub fn finished(&self) -> bool {
-        self.shared.ready.position() >= self.shared.order.steps()
+        self.shared.ready.position() >= self.shared.steps()
+    }
+}
+
+impl Shared {
+    /// Steps of the run.
+    fn steps(&self) -> u64 {
+        self.share.of(self.order.steps())
+    }
+
+    /// The rows of a step of the run.
+    fn pieces(&self, step: u64) -> Vec<Piece> {
+        self.order.step(self.share.step(step))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use forebay::budget::Held;
-use forebay::{Batch, Column, Format};
+use forebay::{Batch, Column, Format, Share};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -28,10 +28,11 @@ impl Loader {
         usize::try_from(self.0.len()).unwrap_or(usize::MAX)
     }
 
-    /// Starts the current epoch.
-    fn start(&self, py: Python<'_>) -> PyResult<Epoch> {
+    /// Starts the current epoch: of its steps number `first` and every `stride`-th from there.
+    #[pyo3(signature = (first=0, stride=1))]
+    fn start(&self, py: Python<'_>, first: u64, stride: u64) -> PyResult<Epoch> {
         let inner = self.0.clone();
-        let epoch = detached(py, |_| inner.iter())?;
+        let epoch = detached(py, |_| inner.iter_share(Share { first, stride }))?;
         Ok(Epoch {
             format: self.0.options().format,
             pid: std::process::id(),

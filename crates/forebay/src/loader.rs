@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use forebay_core::sync::lock;
 use forebay_core::{ByteBudget, Error, Result};
-use forebay_exec::{EpochRun, LoaderConfig, OutputOptions, Stats};
+use forebay_exec::{EpochRun, LoaderConfig, OutputOptions, Share, Stats};
 use forebay_feed::Batch;
 use forebay_plan::schedule::{DEFAULT_MIX, Schedule, ScheduleSpec};
 use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId};
@@ -219,10 +219,15 @@ impl Loader {
     /// end raises the epoch by one; dropping the iterator before does not, and the next one starts
     /// the epoch again.
     pub fn iter(&self) -> Result<Epoch> {
+        self.iter_share(Share::ALL)
+    }
+
+    /// [`Self::iter`] for one of several workers that share this rank's steps.
+    pub fn iter_share(&self, share: Share) -> Result<Epoch> {
         let current = self.current();
         let (turn, at) = lock(&self.0.position).begin();
         let samples = if at.finished { current.schedule().rows() } else { at.samples };
-        let run = current.epoch(at.epoch, samples)?;
+        let run = current.epoch(at.epoch, samples, share)?;
         Ok(Epoch { run: Some(run), loader: self.clone(), number: at.epoch, turn })
     }
 }
