@@ -10,7 +10,7 @@ Examples
 >>> ds.filter("dep_delay > 60").count()  # doctest: +SKIP
 """
 
-from forebay._dataset import Dataset, read_parquet
+from forebay._dataset import Dataset, Snapshot, read_parquet, read_snapshot
 from forebay._errors import (
     AlreadyExistsError,
     CancelledError,
@@ -66,10 +66,12 @@ __all__ = [
     "Resize",
     "ResourceError",
     "SchemaError",
+    "Snapshot",
     "StorageError",
     "Tensor",
     "UnsupportedError",
     "__version__",
     "memory",
     "read_parquet",
+    "read_snapshot",
 ]

@@ -128,6 +128,117 @@ def read_parquet(
     return _open(_json({"source": {"parquet": source}}))
 
 
+def read_snapshot(
+    uri: Uri,
+    columns: Sequence[str] | None = None,
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    path_style: bool | None = None,
+    anonymous: bool | None = None,
+) -> Dataset:
+    """Open a dataset that was saved with `Snapshot.save` or ``forebay snapshot``.
+
+    Nothing is listed and no footer is read, so a thousand ranks may open it at once. Each file's
+    pin (size, and ETag or modification time and inode) is checked whenever the file is read.
+
+    Parameters
+    ----------
+    uri : str or path
+        The snapshot: a path or an ``s3://`` URI.
+    columns : sequence of str, optional
+        Columns to read. Default: all.
+    endpoint, region, path_style, anonymous : optional
+        How to reach the store, as in `read_parquet`; for the snapshot and for its files.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    CorruptDataError
+        It is not a snapshot, or is damaged.
+    UnsupportedError
+        It is a snapshot of a later version of Forebay.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import forebay as fb
+    >>> ds = fb.read_parquet("examples/data/flights")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ds.snapshot().save(f"{folder}/flights.json")
+    ...     again = fb.read_snapshot(f"{folder}/flights.json")
+    >>> again.count() == ds.count()
+    True
+    """
+    source = _given(
+        snapshot=os.fspath(uri),
+        columns=None if columns is None else _names(columns),
+        endpoint=endpoint,
+        region=region,
+        path_style=path_style,
+        anonymous=anonymous,
+    )
+    return _open(_json({"source": {"parquet": source}}))
+
+
+class Snapshot:
+    """A resolved dataset: its files, what they looked like, and their footers.
+
+    Made by `Dataset.snapshot`. It fixes the data that a training run sees: whoever opens the saved
+    snapshot has the same files, blocks and order, and a file that has changed since is an error.
+    """
+
+    def __init__(self, native: _forebay.Snapshot) -> None:
+        self._native = native
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits over paths, sizes, footers, blocks and schema.
+
+        A copy of the data elsewhere has the same id; other data has another. Loader states hold it.
+        """
+        return self._native.id
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return self._native.rows
+
+    @property
+    def files(self) -> int:
+        """Number of files."""
+        return self._native.files
+
+    def refresh(self) -> Snapshot:
+        """List the source again, and read the footers of new and changed files only.
+
+        Returns
+        -------
+        Snapshot
+            A new one; its `id` is the same if nothing has changed.
+        """
+        return Snapshot(self._native.refresh())
+
+    def save(self, uri: Uri) -> None:
+        """Save to a path or an ``s3://`` URI, whole or not at all.
+
+        Parameters
+        ----------
+        uri : str or path
+            What is there is replaced. Names that start with ``_`` or ``.`` or do not end in
+            ``.parquet`` are not data, so it may lie beside the files.
+        """
+        self._native.save(os.fspath(uri))
+
+    def __repr__(self) -> str:
+        return f"forebay.Snapshot({self.rows} rows in {self.files} files, id {self.id})"
+
+
 class Dataset:
     """Files and the steps on their rows.
 
@@ -292,6 +403,10 @@ class Dataset:
         ``pyarrow.schema(ds.schema)`` makes it pyarrow's.
         """
         return self._native.schema()
+
+    def snapshot(self) -> Snapshot:
+        """Give the files as they were listed, to save and share; see `read_snapshot`."""
+        return Snapshot(self._native.snapshot())
 
     def count(self) -> int:
         """Count the rows.

@@ -7,6 +7,7 @@ mod inspect;
 mod job;
 mod progress;
 mod run;
+mod snapshot;
 mod text;
 
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ enum Command {
     },
     /// Show schema, files, row groups, sizes and a few rows of a dataset.
     Inspect(inspect::InspectArgs),
+    /// List a dataset and save its files, pins and footers, for `read_snapshot`.
+    Snapshot(snapshot::SnapshotArgs),
 }
 
 /// How to reach an object store. Credentials come from the usual AWS variables.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args, cli.json),
         Command::Explain { job } => explain::explain(job, cli.json),
         Command::Inspect(args) => inspect::inspect(args, cli.json),
+        Command::Snapshot(args) => snapshot::snapshot(args, cli.json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

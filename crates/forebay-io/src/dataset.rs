@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use forebay_core::Result;
-use forebay_plan::ParquetSource;
+use forebay_core::{Error, Result};
+use forebay_plan::{ParquetSource, StorageOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use parquet::file::metadata::ParquetMetaData;
 
@@ -70,6 +70,14 @@ impl DataFile {
     pub fn is_remote(&self) -> bool {
         matches!(self.place, FilePlace::Remote(..))
     }
+
+    fn footer(&self) -> Footer {
+        Footer {
+            metadata: Arc::clone(&self.metadata),
+            schema: Arc::clone(&self.schema),
+            checksum: self.checksum,
+        }
+    }
 }
 
 impl std::fmt::Debug for DataFile {
@@ -92,15 +100,36 @@ pub struct Dataset {
     pub schema: SchemaRef,
     /// Row ranges that are read at once, in file order. Together they are every row, once.
     pub blocks: Vec<Block>,
+    /// What was listed: the arguments as given.
+    pub(crate) listed: Vec<String>,
 }
 
 impl Dataset {
     /// Lists the source and reads every footer. The source's `columns` play no part: the dataset is
     /// the same whatever is read from it.
     pub async fn open(source: &ParquetSource) -> Result<Self> {
+        if let Some(snapshot) = &source.snapshot {
+            return Self::read_snapshot(snapshot, &source.storage).await;
+        }
         let listed = listing::list(&source.uri, &source.storage).await?;
         let footers = read_footers(&listed).await?;
-        Self::build(listed, footers)
+        Self::build(source.uri.clone(), listed, footers)
+    }
+
+    /// Lists the source again, and reads the footers of files that are new or have changed only.
+    pub async fn refresh(&self, storage: &StorageOptions) -> Result<Self> {
+        let listed = listing::list(&self.listed, storage).await?;
+        let known: HashMap<&str, &DataFile> =
+            self.files.iter().map(|f| (&*f.uri, f.as_ref())).collect();
+        let kept = |l: &Listed| known.get(&*l.uri).filter(|f| f.pin == l.pin).map(|f| f.footer());
+        let found: Vec<Option<Footer>> = listed.iter().map(kept).collect();
+        let fresh: Vec<Listed> =
+            listed.iter().zip(&found).filter_map(|(l, f)| f.is_none().then(|| l.clone())).collect();
+        let mut read = read_footers(&fresh).await?.into_iter();
+        let footers: Option<Vec<Footer>> =
+            found.into_iter().map(|f| f.or_else(|| read.next())).collect();
+        let footers = footers.ok_or_else(|| Error::internal("a file has no footer"))?;
+        Self::build(self.listed.clone(), listed, footers)
     }
 
     /// Rows of all files.
@@ -115,7 +144,7 @@ impl Dataset {
         Some((index, ordinal.checked_sub(block.ordinal)?))
     }
 
-    fn build(listed: Vec<Listed>, footers: Vec<Footer>) -> Result<Self> {
+    fn build(arguments: Vec<String>, listed: Vec<Listed>, footers: Vec<Footer>) -> Result<Self> {
         let named: Vec<(Arc<str>, SchemaRef)> = listed
             .iter()
             .zip(&footers)
@@ -149,7 +178,7 @@ impl Dataset {
             first_row += rows;
         }
         let blocks = blocks::cut(&files);
-        Ok(Self { files, schema, blocks })
+        Ok(Self { files, schema, blocks, listed: arguments })
     }
 }
 

@@ -20,7 +20,8 @@ use parquet::arrow::parquet_to_arrow_schema;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataBuilder,
-    ParquetMetaDataOptions, ParquetMetaDataPushDecoder, ParquetStatisticsPolicy,
+    ParquetMetaDataOptions, ParquetMetaDataPushDecoder, ParquetMetaDataReader,
+    ParquetStatisticsPolicy,
 };
 
 use twox_hash::XxHash64;
@@ -174,7 +175,7 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
         Err(_) => return Err(corrupt(uri, "is damaged: its footer cannot be decoded")),
     };
     let metadata = match decoded {
-        DecodeResult::Data(metadata) => corrected(metadata, uri)?,
+        DecodeResult::Data(metadata) => metadata,
         DecodeResult::NeedsData(ranges) => {
             let start = ranges.iter().map(|r| r.start).min().unwrap_or(0);
             let end = ranges.iter().map(|r| r.end).max().unwrap_or(0);
@@ -185,6 +186,29 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
         }
         DecodeResult::Finished => return Err(corrupt(uri, "is damaged: it has no footer")),
     };
+    finished(metadata, pin, uri, checksum(held, pin.size)).map(|f| Step::Done(Box::new(f)))
+}
+
+/// Reads a footer that was kept elsewhere, as [`ParquetMetaDataWriter`] wrote it.
+///
+/// [`ParquetMetaDataWriter`]: parquet::file::metadata::ParquetMetaDataWriter
+pub(crate) fn stored(bytes: &Bytes, checksum: u64, pin: &Pin, uri: &Arc<str>) -> Result<Footer> {
+    // As in `decode`: a panic is the parser's, about bytes that are dropped.
+    let read = catch_unwind(AssertUnwindSafe(|| {
+        ParquetMetaDataReader::new()
+            .with_page_index_policy(PageIndexPolicy::Optional)
+            .parse_and_finish(bytes)
+    }));
+    match read {
+        Ok(Ok(metadata)) => finished(metadata, pin, uri, checksum),
+        Ok(Err(e)) => Err(parse_error(e, uri, "its footer cannot be read")),
+        Err(_) => Err(corrupt(uri, "is damaged: its footer cannot be decoded")),
+    }
+}
+
+/// Checks a parsed footer and derives the schema.
+fn finished(metadata: ParquetMetaData, pin: &Pin, uri: &Arc<str>, checksum: u64) -> Result<Footer> {
+    let metadata = corrected(metadata, uri)?;
     check(&metadata, pin, uri)?;
     let file = metadata.file_metadata();
     let schema = catch_unwind(AssertUnwindSafe(|| {
@@ -203,11 +227,7 @@ fn decode(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Result<Ste
         .in_file(Arc::clone(uri))
         .with_hint("write it again with timestamps as INT64 (TIMESTAMP_MICROS in Spark)"));
     };
-    Ok(Step::Done(Box::new(Footer {
-        metadata: Arc::new(metadata),
-        schema: Arc::new(schema),
-        checksum: checksum(held, pin.size),
-    })))
+    Ok(Footer { metadata: Arc::new(metadata), schema: Arc::new(schema), checksum })
 }
 
 /// XXH64 of a footer: the metadata, its length and the magic number, up to the file's end.

@@ -23,7 +23,8 @@ const PLAN_KEYS: &[&str] = &["version", "source", "steps", "sink"];
 const FORMATS: &[&str] = &["parquet"];
 /// Sources and sinks that the design has and this version does not.
 const LATER_FORMATS: &[&str] = &["arrow", "csv", "json", "webdataset", "images"];
-const SOURCE_KEYS: &[&str] = &["uri", "columns", "endpoint", "region", "path_style", "anonymous"];
+const SOURCE_KEYS: &[&str] =
+    &["uri", "snapshot", "columns", "endpoint", "region", "path_style", "anonymous"];
 const SINK_KEYS: &[&str] = &[
     "uri",
     "mode",
@@ -137,8 +138,22 @@ fn read_source(c: &Cursor<'_>) -> Result<Source> {
         return Ok(Source::Parquet(ParquetSource { uri: uris(&c)?, ..Default::default() }));
     }
     let fields = c.fields(SOURCE_KEYS, "parquet: data/*.parquet")?;
+    let snapshot = fields.get("snapshot");
+    if let (Some(c), Some(_)) = (&snapshot, fields.get("uri")) {
+        return Err(c.error(
+            "uri and snapshot are both given",
+            "a snapshot says which files are read; leave one of them out",
+        ));
+    }
+    let uri = match &snapshot {
+        Some(_) => Vec::new(),
+        None => uris(&fields.need("uri", "data/*.parquet")?)?,
+    };
     Ok(Source::Parquet(ParquetSource {
-        uri: uris(&fields.need("uri", "data/*.parquet")?)?,
+        uri,
+        snapshot: snapshot
+            .map(|c| c.text("a path or URI", "snap.json").map(str::to_owned))
+            .transpose()?,
         columns: fields.get("columns").map(|c| read_names(&c)).transpose()?,
         storage: read_storage(&fields)?,
     }))

@@ -79,7 +79,10 @@ impl Plan {
 
 fn source_node(source: &ParquetSource) -> Node {
     let mut out = Entries::new();
-    put(&mut out, "uri", texts(&source.uri));
+    match &source.snapshot {
+        Some(snapshot) => put(&mut out, "snapshot", text(snapshot)),
+        None => put(&mut out, "uri", texts(&source.uri)),
+    }
     put_some(&mut out, "columns", source.columns.as_deref().map(texts));
     put_storage(&mut out, &source.storage);
     Node::map(out)

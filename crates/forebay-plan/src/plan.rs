@@ -29,6 +29,8 @@ pub enum Source {
 pub struct ParquetSource {
     /// Paths, globs, folders and URIs, in the order given. A path listed twice is read twice.
     pub uri: Vec<String>,
+    /// A saved snapshot, in place of `uri`: nothing is listed, and no footer is read.
+    pub snapshot: Option<String>,
     /// Columns to read; all of them when absent.
     pub columns: Option<Vec<String>>,
     /// How to reach the store.

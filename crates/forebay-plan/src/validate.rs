@@ -26,7 +26,7 @@ impl Plan {
     pub(crate) fn validate_at(&self, places: &Places<'_>) -> Result<()> {
         let Source::Parquet(source) = &self.source;
         let path = Path::root().key("source").key("parquet");
-        if source.uri.is_empty() {
+        if source.uri.is_empty() && source.snapshot.is_none() {
             return Err(wrong(
                 places,
                 &path.key("uri"),

@@ -71,6 +71,11 @@ impl Dataset {
         Ok(if json { explain.to_json().to_string() } else { explain.to_string() })
     }
 
+    /// The files as they were listed.
+    fn snapshot(&self) -> Snapshot {
+        Snapshot(self.0.snapshot())
+    }
+
     /// A loader, from options as JSON.
     fn loader(&self, py: Python<'_>, options: &str) -> PyResult<Loader> {
         let options = forebay::LoaderOptions::from_json(options).map_err(|e| to_python(py, &e))?;
@@ -115,4 +120,39 @@ pub fn inspect(py: Python<'_>, uri: Vec<String>) -> PyResult<String> {
 pub fn memory() -> (u64, u64, u64, usize) {
     let b = process_budget();
     (b.limit(), b.used(), b.peak(), b.accounts())
+}
+
+/// A resolved dataset; see `forebay.Snapshot` for the face that users see.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub struct Snapshot(forebay::Snapshot);
+
+#[pymethods]
+impl Snapshot {
+    #[getter]
+    fn id(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.id().to_string())
+    }
+
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.0.rows()
+    }
+
+    #[getter]
+    fn files(&self) -> usize {
+        self.0.files()
+    }
+
+    #[getter]
+    fn blocks(&self) -> usize {
+        self.0.blocks()
+    }
+
+    fn refresh(&self, py: Python<'_>) -> PyResult<Self> {
+        detached(py, |tick| self.0.refresh(tick)).map(Self)
+    }
+
+    fn save(&self, py: Python<'_>, uri: &str) -> PyResult<()> {
+        detached(py, |tick| self.0.save(uri, tick))
+    }
 }

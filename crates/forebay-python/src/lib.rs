@@ -22,6 +22,7 @@ fn _forebay(m: &Bound<'_, PyModule>) -> PyResult<()> {
     warnings::install();
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<dataset::Dataset>()?;
+    m.add_class::<dataset::Snapshot>()?;
     m.add_class::<loader::Loader>()?;
     m.add_class::<loader::Epoch>()?;
     m.add_class::<tensor::Tensor>()?;

@@ -8,10 +8,13 @@ use forebay_exec::index::RowIndex;
 use forebay_exec::job::{self, JobSummary, Progress, Run};
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::{Pipeline, Stats, runtime};
-use forebay_plan::{LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step};
+use forebay_plan::{
+    LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step, StorageOptions,
+};
 
 use crate::explain::Explain;
 use crate::loader::Loader;
+use crate::snapshot::Snapshot;
 use crate::{Tick, machine, process_budget};
 
 /// Files and the steps on their rows. Cheap to clone; every method returns a new dataset.
@@ -30,6 +33,14 @@ impl Dataset {
     pub fn read_parquet<S: Into<String>>(uri: impl IntoIterator<Item = S>) -> Result<Self> {
         let uri = uri.into_iter().map(Into::into).collect();
         Self::open(ParquetSource { uri, ..ParquetSource::default() })
+    }
+
+    /// Opens a saved snapshot: nothing is listed, and no footer is read.
+    ///
+    /// # Errors
+    /// A missing file, one that is not a snapshot, is damaged, or of a later version.
+    pub fn read_snapshot(uri: impl Into<String>) -> Result<Self> {
+        Self::open(ParquetSource { snapshot: Some(uri.into()), ..ParquetSource::default() })
     }
 
     /// The same with columns and storage options.
@@ -126,6 +137,14 @@ impl Dataset {
     /// [`Self::count_with`] under the process's budget.
     pub fn count(&self) -> Result<u64> {
         self.count_with(process_budget(), crate::no_tick)
+    }
+
+    /// The files as they were listed, to be saved and shared.
+    pub fn snapshot(&self) -> Snapshot {
+        let Source::Parquet(source) = &self.pipeline.plan.source else {
+            return Snapshot::new(Arc::clone(&self.pipeline.dataset), StorageOptions::default());
+        };
+        Snapshot::new(Arc::clone(&self.pipeline.dataset), source.storage.clone())
     }
 
     /// What would be read, done and written.

@@ -33,7 +33,7 @@ pub struct Inspect {
 
 /// Reads the footers of a dataset, and its first `rows` rows.
 pub fn inspect(uri: Vec<String>, storage: StorageOptions, rows: u64) -> Result<Inspect> {
-    let dataset = Dataset::open(ParquetSource { uri, columns: None, storage })?;
+    let dataset = Dataset::open(ParquetSource { uri, storage, ..ParquetSource::default() })?;
     let source = &dataset.pipeline().dataset;
     let columns = source
         .schema

@@ -22,6 +22,7 @@ mod inspect;
 mod loader;
 pub mod notices;
 mod position;
+mod snapshot;
 
 use std::sync::OnceLock;
 
@@ -44,6 +45,7 @@ pub use forebay_plan::{
 };
 pub use inspect::{Inspect, InspectFile, inspect};
 pub use loader::{Epoch, Loader};
+pub use snapshot::Snapshot;
 
 /// Share of the memory that the process may hold in datasets, unless told otherwise: half. The other
 /// half is the trainer's: its model, optimiser, and what Python keeps.

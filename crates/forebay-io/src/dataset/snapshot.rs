@@ -1,11 +1,81 @@
-//! What names a resolved dataset.
+//! Snapshots: what names a resolved dataset, and how it is kept in a file.
+//!
+//! A snapshot is one JSON document: the files with their pins, and all footers with their page
+//! indexes as one zstd stream in base64. A thousand ranks that read it list nothing and read no
+//! footer. It is data from outside as any file is, and is checked as such.
 
-use forebay_plan::{PlanHash, SnapshotId};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::Dataset;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use base64::read::DecoderReader;
+use bytes::Bytes;
+use forebay_core::{Error, ErrorKind, Result};
+use forebay_plan::{PlanHash, SnapshotId, StorageOptions};
+use object_store::{ObjectStoreExt, PutPayload};
+use parquet::file::metadata::ParquetMetaDataWriter;
+use serde::{Deserialize, Serialize};
+
+use super::{DataFile, Dataset, Pin, read_footers};
+use crate::blocking;
+use crate::footer::{self, Footer};
+use crate::listing::{FilePlace, Listed};
+use crate::store::problem::{file_error, store_error};
+use crate::store::{Place, key_path, remote, resolve};
 
 /// The version of what the id covers and how.
 const ID_VERSION: u32 = 1;
+
+/// The version of the file format that is written, and the newest that is read.
+const FORMAT: u32 = 1;
+
+/// The largest footer that is taken in earnest; a hostile length is not allocated.
+const MOST: usize = 1 << 30;
+
+/// Footers of one writer are alike: a low level packs them to a fraction.
+const LEVEL: i32 = 3;
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    /// Format version; also what tells a snapshot from other JSON.
+    forebay_snapshot: u32,
+    id: String,
+    rows: u64,
+    /// What was listed.
+    listed: Vec<String>,
+    files: Vec<Entry>,
+    /// Base64 of the zstd stream of all footers, one after the other.
+    footers: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    uri: String,
+    /// Path below the root of its argument.
+    path: String,
+    size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    e_tag: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mtime_ns: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    partitions: Vec<(String, Option<String>)>,
+    /// XXH64 of the footer in the file.
+    checksum: String,
+    /// Bytes of the footer in the stream; none where another entry is the same file, and 0 where it
+    /// cannot be kept (types that are not known here): it is then read from the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    footer: Option<usize>,
+}
 
 impl Dataset {
     /// The dataset's name: the same for a copy elsewhere, another one when a path below its root, a
@@ -15,19 +85,12 @@ impl Dataset {
     /// path, size, XXH64 of the footer), a line for each of its blocks (row group, first row, end),
     /// and the fields of the schema.
     pub fn id(&self) -> SnapshotId {
-        use std::fmt::Write;
         let mut text = format!("forebay snapshot {ID_VERSION}\n");
         let mut blocks = self.blocks.iter().peekable();
         for (index, file) in self.files.iter().enumerate() {
+            let (path, size) = (&file.relative, file.size);
             // Writing to a String does not fail.
-            let _ = writeln!(
-                text,
-                "file {} {} {} {:016x}",
-                file.relative.len(),
-                file.relative,
-                file.size,
-                file.checksum
-            );
+            let _ = writeln!(text, "file {} {path} {size} {:016x}", path.len(), file.checksum);
             while let Some(b) = blocks.next_if(|b| b.file == index) {
                 let _ = writeln!(text, "block {} {} {}", b.row_group, b.rows.start, b.rows.end);
             }
@@ -38,4 +101,274 @@ impl Dataset {
         }
         SnapshotId(PlanHash::of(text.as_bytes()).0)
     }
+
+    /// Whether these arguments were listed for it.
+    pub fn is_of(&self, arguments: &[String]) -> bool {
+        let whole = |uris: &[String]| uris.iter().map(|u| absolute(u).ok()).collect::<Vec<_>>();
+        whole(&self.listed) == whole(arguments)
+    }
+
+    /// The document of a snapshot.
+    fn to_document(&self) -> Result<Vec<u8>> {
+        let unwritten = |e: std::io::Error| Error::internal("cannot pack footers").with_source(e);
+        let mut stream = zstd::stream::Encoder::new(Vec::new(), LEVEL).map_err(unwritten)?;
+        let mut seen: HashMap<&str, ()> = HashMap::new();
+        let mut files = Vec::with_capacity(self.files.len());
+        for file in &self.files {
+            let footer = match seen.insert(&file.uri, ()) {
+                Some(()) => None,
+                None => {
+                    let mut bytes = Vec::new();
+                    if ParquetMetaDataWriter::new(&mut bytes, &file.metadata).finish().is_err() {
+                        bytes.clear();
+                    }
+                    stream.write_all(&bytes).map_err(unwritten)?;
+                    Some(bytes.len())
+                }
+            };
+            files.push(entry(file, footer)?);
+        }
+        let packed = stream.finish().map_err(unwritten)?;
+        let document = Document {
+            forebay_snapshot: FORMAT,
+            id: self.id().to_string(),
+            rows: self.rows(),
+            listed: self.listed.iter().map(|uri| absolute(uri)).collect::<Result<_>>()?,
+            files,
+            footers: BASE64.encode(packed),
+        };
+        serde_json::to_vec(&document)
+            .map_err(|e| Error::internal("cannot write a snapshot").with_source(e))
+    }
+
+    /// Saves the snapshot to a path or URI: the whole document, or nothing of it.
+    pub async fn save_snapshot(
+        self: &Arc<Self>,
+        uri: &str,
+        storage: &StorageOptions,
+    ) -> Result<()> {
+        let this = Arc::clone(self);
+        let document = blocking::run(move || this.to_document()).await?;
+        match resolve(uri, storage)? {
+            Place::Local { path, .. } => {
+                let uri = uri.to_owned();
+                blocking::run(move || {
+                    replace(&path, &document).map_err(|e| file_error(e, "write", &uri))
+                })
+                .await
+            }
+            Place::Remote { bucket, key } => {
+                let path = key_path(&bucket, &key)?;
+                let document = Bytes::from(document);
+                remote::retrying(|| async {
+                    let payload = PutPayload::from_bytes(document.clone());
+                    let put = bucket.store.put(&path, payload).await;
+                    put.map(|_| ()).map_err(|e| store_error(e, uri))
+                })
+                .await
+            }
+        }
+    }
+
+    /// Reads a saved snapshot. Files are not looked at: a pin is checked when its file is read.
+    ///
+    /// # Errors
+    /// A missing file, one that is not a snapshot, is damaged, or of a later version.
+    pub async fn read_snapshot(uri: &str, storage: &StorageOptions) -> Result<Self> {
+        let bytes = match resolve(uri, storage)? {
+            Place::Local { path, .. } => {
+                let uri = uri.to_owned();
+                blocking::run(move || std::fs::read(&path).map_err(|e| file_error(e, "read", &uri)))
+                    .await?
+            }
+            Place::Remote { bucket, key } => {
+                let path = key_path(&bucket, &key)?;
+                let found = remote::read_small(&bucket, &path).await?;
+                let missing = || Error::new(ErrorKind::NotFound, format!("{uri} does not exist"));
+                found.ok_or_else(missing)?.0.to_vec()
+            }
+        };
+        let (name, storage) = (uri.to_owned(), storage.clone());
+        let mut kept = blocking::run(move || Kept::parse(&bytes, &name, &storage)).await?;
+        let absent: Vec<usize> =
+            (0..kept.footers.len()).filter(|i| kept.footers[*i].is_none()).collect();
+        let unkept: Vec<Listed> = absent.iter().map(|i| kept.listed[*i].clone()).collect();
+        for (i, footer) in absent.into_iter().zip(read_footers(&unkept).await?) {
+            kept.footers[i] = Some(footer);
+        }
+        let footers = kept.footers.into_iter().flatten().collect();
+        let dataset = Self::build(kept.arguments, kept.listed, footers)?;
+        if dataset.id().to_string() != kept.id || dataset.rows() != kept.rows {
+            return Err(damaged(uri, "its contents are not those that its id names"));
+        }
+        Ok(dataset)
+    }
+}
+
+fn damaged(uri: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{uri} is not a snapshot that can be read: {what}"))
+        .in_file(uri)
+        .with_hint("make it again with `forebay snapshot DATA -o FILE`, or ds.snapshot().save(uri)")
+}
+
+/// What is in a document.
+struct Kept {
+    id: String,
+    rows: u64,
+    arguments: Vec<String>,
+    listed: Vec<Listed>,
+    /// `None` where the footer is only in the file.
+    footers: Vec<Option<Footer>>,
+}
+
+impl Kept {
+    fn parse(bytes: &[u8], uri: &str, storage: &StorageOptions) -> Result<Self> {
+        let damaged = |what: &str| damaged(uri, what);
+        let document: Document = serde_json::from_slice(bytes).map_err(|e| {
+            let what = if e.is_eof() { "it is cut off" } else { "it is other data" };
+            damaged(what).with_source(e)
+        })?;
+        if document.forebay_snapshot > FORMAT {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{uri} is a snapshot of format {}, and this Forebay reads up to {FORMAT}",
+                    document.forebay_snapshot
+                ),
+            )
+            .in_file(uri)
+            .with_hint("use a newer Forebay, or make the snapshot again"));
+        }
+        let broken = |e: std::io::Error| damaged("its footers are damaged").with_source(e);
+        let packed = DecoderReader::new(document.footers.as_bytes(), &BASE64);
+        let mut stream = zstd::stream::Decoder::new(packed).map_err(broken)?;
+        let mut known: HashMap<Arc<str>, Option<Footer>> = HashMap::new();
+        let (mut listed, mut footers) = (Vec::new(), Vec::new());
+        for entry in document.files {
+            let place = place(&entry.uri, storage)?;
+            let checksum = u64::from_str_radix(&entry.checksum, 16)
+                .map_err(|_| damaged("a checksum is no number"))?;
+            let found = listing(
+                entry.uri.into(),
+                entry.path,
+                place,
+                &entry.partitions,
+                Pin {
+                    size: entry.size,
+                    e_tag: entry.e_tag,
+                    version: entry.version,
+                    mtime_ns: entry.mtime_ns,
+                    inode: entry.inode,
+                },
+            );
+            let footer = match entry.footer {
+                Some(0) => None,
+                Some(len) if len <= MOST => {
+                    let mut bytes = Vec::new();
+                    (&mut stream).take(len as u64).read_to_end(&mut bytes).map_err(broken)?;
+                    if bytes.len() != len {
+                        return Err(damaged("its footers are cut off"));
+                    }
+                    let footer = footer::stored(&bytes.into(), checksum, &found.pin, &found.uri)
+                        .map_err(|e| damaged("a footer is damaged").with_source(e))?;
+                    known.insert(Arc::clone(&found.uri), Some(footer.clone()));
+                    Some(footer)
+                }
+                Some(_) => return Err(damaged("a footer has an impossible length")),
+                None => {
+                    let same = known.get(&found.uri).cloned();
+                    same.ok_or_else(|| damaged("a footer is missing"))?
+                }
+            };
+            if footer.is_none() {
+                known.insert(Arc::clone(&found.uri), None);
+            }
+            listed.push(found);
+            footers.push(footer);
+        }
+        if listed.is_empty() {
+            return Err(damaged("it has no files"));
+        }
+        let (id, rows, arguments) = (document.id, document.rows, document.listed);
+        Ok(Self { id, rows, arguments, listed, footers })
+    }
+}
+
+fn listing(
+    uri: Arc<str>,
+    relative: String,
+    place: FilePlace,
+    partitions: &[(String, Option<String>)],
+    pin: Pin,
+) -> Listed {
+    Listed { uri, relative, place, pin, partitions: partitions.to_vec() }
+}
+
+fn entry(file: &DataFile, footer: Option<usize>) -> Result<Entry> {
+    Ok(Entry {
+        uri: match &file.place {
+            FilePlace::Local(path) => {
+                shown(&std::path::absolute(path).unwrap_or_else(|_| path.clone()))?
+            }
+            FilePlace::Remote(..) => file.uri.to_string(),
+        },
+        path: file.relative.clone(),
+        size: file.size,
+        e_tag: file.pin.e_tag.clone(),
+        version: file.pin.version.clone(),
+        mtime_ns: file.pin.mtime_ns,
+        inode: file.pin.inode,
+        partitions: file.partitions.clone(),
+        checksum: format!("{:016x}", file.checksum),
+        footer,
+    })
+}
+
+fn shown(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        Error::invalid(format!(
+            "the path {} is not UTF-8, and cannot be in a snapshot",
+            path.display()
+        ))
+        .with_hint("rename it")
+    })
+}
+
+/// An argument as another working directory would write it.
+fn absolute(uri: &str) -> Result<String> {
+    if uri.contains("://") {
+        return Ok(uri.to_owned());
+    }
+    let ends = if uri.ends_with('/') { "/" } else { "" };
+    let path = std::path::absolute(uri).unwrap_or_else(|_| PathBuf::from(uri));
+    Ok(format!("{}{ends}", shown(&path)?.trim_end_matches('/')))
+}
+
+fn place(uri: &str, storage: &StorageOptions) -> Result<FilePlace> {
+    Ok(match resolve(uri, storage)? {
+        Place::Local { path, .. } => FilePlace::Local(path),
+        Place::Remote { bucket, key } => {
+            let path = key_path(&bucket, &key)?;
+            FilePlace::Remote(bucket, path)
+        }
+    })
+}
+
+/// Writes a file beside its place and moves it there: whoever reads sees the old one or the new one.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().ok_or(std::io::ErrorKind::IsADirectory)?;
+    let mut part = std::ffi::OsString::from(".");
+    part.push(name);
+    part.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
+    let part = path.with_file_name(part);
+    let write = || {
+        let mut file = File::create(&part)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    write().inspect_err(|_| {
+        // Nothing is left beside the target.
+        let _ = std::fs::remove_file(&part);
+    })
 }
