@@ -123,8 +123,12 @@ impl Dataset {
             self.files.iter().map(|f| (&*f.uri, f.as_ref())).collect();
         let kept = |l: &Listed| known.get(&*l.uri).filter(|f| f.pin == l.pin).map(|f| f.footer());
         let found: Vec<Option<Footer>> = listed.iter().map(kept).collect();
-        let fresh: Vec<Listed> =
-            listed.iter().zip(&found).filter_map(|(l, f)| f.is_none().then(|| l.clone())).collect();
+        let fresh: Vec<Listed> = listed
+            .iter()
+            .zip(&found)
+            .filter(|(_, f)| f.is_none())
+            .map(|(l, _)| l.clone())
+            .collect();
         let mut read = read_footers(&fresh).await?.into_iter();
         let footers: Option<Vec<Footer>> =
             found.into_iter().map(|f| f.or_else(|| read.next())).collect();

@@ -159,12 +159,13 @@ fn sink() -> impl Strategy<Value = Sink> {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    let source = (vec(uri(), 1..4), option::of(names()), storage());
+    let source = (vec(uri(), 1..4), option::of(uri()), option::of(names()), storage());
     (source, vec(step(), 0..6), option::of(sink())).prop_map(
-        |((uri, columns, storage), steps, sink)| Plan {
-            source: Source::Parquet(ParquetSource { uri, columns, storage }),
-            steps,
-            sink,
+        |((uri, snapshot, columns, storage), steps, sink)| {
+            // A snapshot stands in the place of what is listed.
+            let uri = if snapshot.is_some() { Vec::new() } else { uri };
+            let source = ParquetSource { uri, snapshot, columns, storage };
+            Plan { source: Source::Parquet(source), steps, sink }
         },
     )
 }
