@@ -452,9 +452,10 @@ class Dataset:
             Samples a step on this rank.
         global_batch_size : int, optional
             Samples a step on all ranks together. Exactly one of the two is given.
-        shuffle : {"window", "none"}, default "window"
+        shuffle : {"window", "none", "full"}, default "window"
             ``window`` permutes blocks over the whole epoch and rows within windows of blocks;
-            ``none`` is file order.
+            ``none`` is file order; ``full`` is a permutation of all rows, whose columns are decoded
+            once and kept in memory for all epochs of the loader, in up to a quarter of its memory.
         seed : int, default 0
             Seed of the order and of random operators.
         rank, world_size : int, optional

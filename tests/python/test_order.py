@@ -59,6 +59,39 @@ def test_shuffle_depends_on_seed_and_epoch_and_on_nothing_else(
     assert _ids(dataset, 1, seed=1, **mix) != base
 
 
+def test_a_full_shuffle_permutes_all_rows(dataset: fb.Dataset) -> None:
+    loader = dataset.loader(16, shuffle="full", seed=4, epoch_end="partial", format="numpy")
+    first, second = ids(loader), ids(loader)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert _ids(dataset, 1, shuffle="full", seed=4, num_threads=1) == second
+    # Its rows are read once for all epochs.
+    read = loader.stats()["bytes_read"]
+    assert len(ids(loader)) == ROWS
+    assert loader.stats()["bytes_read"] == read
+    # Where a row comes has nothing to do with where it lies.
+    assert abs(np.corrcoef(first, np.arange(ROWS))[0, 1]) < 0.1
+
+
+def test_a_full_shuffle_of_texts_and_filtered_rows(dataset: fb.Dataset) -> None:
+    named = dataset.with_column("name", "CAST(id AS VARCHAR)").filter("id % 3 = 0")
+    loader = named.loader(10, shuffle="full", seed=1, epoch_end="pad", format="numpy")
+    batches = list(loader)
+    rows = [int(i) for b in batches for i in b["id"]]
+    assert [n for b in batches for n in b["name"]] == [str(i) for i in rows]
+    assert set(rows) == set(range(0, ROWS, 3))
+    assert sum(int(b["_repeat"].sum()) for b in batches) == len(rows) - len(set(rows))
+
+
+def test_a_full_shuffle_that_does_not_fit_says_how_large_it_is(tmp_path: Path) -> None:
+    numbered(tmp_path / "a.parquet", 2_000_000, row_group=500_000)
+    dataset = fb.read_parquet(tmp_path)
+    with pytest.raises(fb.ResourceError, match=r"(?s)30\.5 MiB.*memory_limit=128000000") as error:
+        dataset.loader(16, shuffle="full", memory_limit="64MiB")
+    assert "window" in str(error.value)
+    assert len(dataset.loader(16, shuffle="full", memory_limit=128_000_000)) == 125_000
+
+
 def test_rows_are_mixed_beyond_their_row_group(dataset: fb.Dataset) -> None:
     order = _ids(dataset)
     groups = {row // 50 for row in order[:50]}
@@ -99,7 +132,7 @@ def test_epochs_follow_each_other(dataset: fb.Dataset) -> None:
             loader.set_epoch(wrong)
 
 
-@pytest.mark.parametrize("shuffle", ["none", "window"])
+@pytest.mark.parametrize("shuffle", ["none", "window", "full"])
 @pytest.mark.parametrize("batch_size", [1, 7, 59, 1003, 5000])
 def test_epoch_ends(dataset: fb.Dataset, shuffle: str, batch_size: int) -> None:
     full, rest = divmod(ROWS, batch_size)

@@ -60,6 +60,7 @@ MIXES = [
     {"lanes": 7, "window": 1},
     {},
     {"shuffle": "none"},
+    {"shuffle": "full"},
 ]
 
 
@@ -79,7 +80,7 @@ def test_one_order_for_all_threads_prefetches_and_world_sizes(
 
 
 @pytest.mark.parametrize("epoch_end", ["drop", "pad", "partial"])
-@pytest.mark.parametrize("mix", MIXES[2:5], ids=str)
+@pytest.mark.parametrize("mix", [*MIXES[2:5], MIXES[-1]], ids=str)
 def test_the_world_size_changes_in_mid_epoch(
     dataset: fb.Dataset, mix: dict, epoch_end: str
 ) -> None:

@@ -19,6 +19,10 @@ const READ_AHEAD_LOCAL: u64 = 16 << 20;
 /// is being read and one delivered.
 const BLOCKS_AHEAD: u64 = 2;
 
+/// The part of the memory that rows may take which are all kept: a quarter, so that the trainer's other
+/// loaders, and batches in flight, have room beside them.
+const FULL_SHARE: u64 = 4;
+
 /// Lanes from which on the next windows can wait for what the open ones give back: the last of them
 /// is then a small part of what is to be opened.
 const DRAINED_LANES: u64 = 4;
@@ -149,6 +153,13 @@ impl Costs {
             .with_hint(format!("use a smaller batch_size, or give memory_limit={}", 4 * slab)));
         }
         let window = schedule.largest_window(|block| self.blocks[block].kept);
+        if schedule.spec().shuffle == Shuffle::Full {
+            if window > limit / FULL_SHARE {
+                return Err(too_full(window, limit));
+            }
+            let block = (0..self.blocks.len()).map(|b| self.opening(b)).max().unwrap_or(0);
+            return Ok(slabs + window + block.saturating_mul(threads as u64 + BLOCKS_AHEAD));
+        }
         let one = schedule.lanes() == 1 && schedule.windows() <= 1;
         let mixes = if one { 1 } else { 2 };
         if mixes * schedule.own_lanes() * window + 2 * slab > limit {
@@ -169,6 +180,23 @@ impl Costs {
         let next = if remote { lanes.min((lanes / 4).max(2)) } else { lanes.div_ceil(8) };
         Ok(slabs + lanes * window + next * opening)
     }
+}
+
+/// The error of rows that are too many to be kept.
+fn too_full(rows: u64, limit: u64) -> Error {
+    Error::new(
+        ErrorKind::Resource,
+        format!(
+            "shuffle=\"full\" keeps all rows in memory: they take {}, and a quarter of memory_limit is {}",
+            text::bytes(rows),
+            text::bytes(limit / FULL_SHARE)
+        ),
+    )
+    .at_place("loader(shuffle=\"full\")")
+    .with_hint(format!(
+        "read fewer columns, give memory_limit={} or more, or use shuffle=\"window\", which keeps only its windows",
+        rows.saturating_mul(FULL_SHARE)
+    ))
 }
 
 /// The error of an order that does not fit, with what would.

@@ -18,7 +18,9 @@ use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
-use forebay_plan::schedule::{BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle};
+use forebay_plan::schedule::{
+    Bijection, BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle,
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -28,8 +30,8 @@ use crate::costs::{Costs, Demand, Form};
 use crate::index::RowIndex;
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
-use crate::pool::{Cancel, Pool, PoolHandle};
-use crate::rows::Rows;
+use crate::pool::{Cancel, Pool, PoolHandle, Worker};
+use crate::rows::{Rows, Window};
 use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 use crate::window::{WindowHandle, WindowSource};
@@ -74,6 +76,8 @@ pub struct Loader {
     slabs: SlabPool,
     stats: Arc<Stats>,
     demand: Demand,
+    /// All rows, where the order is a permutation of all of them: made once, for all epochs.
+    all: Arc<Mutex<Option<Arc<Window>>>>,
     /// What the row index holds.
     index_bytes: Arc<Reservation>,
 }
@@ -104,8 +108,9 @@ impl Loader {
         };
         let dense = Arrangement::widths(&outputs);
         // Repeats come from the lane's end backwards, out of windows that are open already.
-        let draining = dense.is_some() && !pads;
-        let permuted = config.schedule.shuffle != Shuffle::None;
+        let shuffle = config.schedule.shuffle;
+        let draining = dense.is_some() && !pads && shuffle != Shuffle::Full;
+        let permuted = shuffle == Shuffle::Window;
         let form = Form { arranged: dense.is_some(), permuted, draining };
         let costs = Arc::new(Costs::new(&pipeline, &outputs, &index, form));
         let blocks: Vec<BlockInfo> = (0..pipeline.dataset.blocks.len())
@@ -143,6 +148,7 @@ impl Loader {
             slabs: SlabPool::new(prefetch + 2),
             stats,
             demand,
+            all: Arc::default(),
             config,
             index_bytes,
         })
@@ -214,6 +220,8 @@ impl Loader {
         });
         let (through, opened) = watch::channel(0);
         let shared = Arc::new(Shared {
+            bijection: order.bijection().map(Arc::new),
+            all: Arc::clone(&self.all),
             order,
             share,
             draining: self.draining,
@@ -269,6 +277,9 @@ type Lane = VecDeque<(usize, WindowHandle)>;
 /// What the tasks of one epoch share.
 struct Shared {
     order: Arc<Epoch>,
+    /// The permutation of all rows, where the order is that, and the rows once they are there.
+    bijection: Option<Arc<Bijection>>,
+    all: Arc<Mutex<Option<Arc<Window>>>>,
     share: Share,
     draining: bool,
     account: Account,
@@ -299,18 +310,33 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
             if current.insert(piece.lane, piece.window) == Some(piece.window) {
                 continue;
             }
+            let kept = shared.bijection.as_ref().and_then(|_| lock(&shared.all).clone());
+            if let Some(window) = kept {
+                let (result, handle) = WindowHandle::new();
+                result.send_replace(Some(Ok(window)));
+                lock(&shared.lanes)
+                    .entry(piece.lane)
+                    .or_default()
+                    .push_back((piece.window, handle));
+                continue;
+            }
             let cost = source.cost(&shared.order, piece.window);
             let reservation = shared.account.reserve(step, cost).await;
             let (result, handle) = WindowHandle::new();
             lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
             let mut started = shared.started.subscribe();
+            let all = shared.bijection.as_ref().map(|_| Arc::clone(&shared.all));
             loads.spawn(async move {
                 // An error means that the run is gone.
                 let _ = started.wait_for(|started| *started).await;
                 let window = source.load(order, piece.window, step, reservation).await;
+                let window = window.map(Arc::new);
+                if let (Some(all), Ok(window)) = (all, &window) {
+                    *lock(&all) = Some(Arc::clone(window));
+                }
                 // Nobody waits any more when the run was dropped.
-                let _ = result.send(Some(window.map(Arc::new)));
+                let _ = result.send(Some(window));
             });
             while loads.try_join_next().is_some() {}
         }
@@ -428,6 +454,15 @@ async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {
             return Err(Error::internal("a step came before its window"));
         };
         let window = handle.ready().await?;
+        if let Some(order) = shared.bijection.clone() {
+            // Thousands of rows one by one are work for the CPU pool.
+            let pick = move |_: &mut Worker| {
+                let range = (piece.offset, piece.len);
+                window.pick(&mut rows, &order, range, piece.repeat).map(|()| rows)
+            };
+            rows = shared.pool.run(step, pick).await?;
+            continue;
+        }
         window.take(&mut rows, piece.offset, piece.len, piece.repeat)?;
         if shared.draining {
             window.release(piece.offset + piece.len);

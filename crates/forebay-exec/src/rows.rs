@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use forebay_core::sync::lock;
 use forebay_core::{Error, Reservation, Result};
 
+use forebay_plan::schedule::Bijection;
+
 use crate::part::Part;
 
 /// An open window: its rows in the order of delivery, in chunks that are given back one by one.
@@ -40,6 +42,24 @@ impl Window {
             at += take;
         }
         if at == end { Ok(()) } else { Err(Error::internal("rows of a window were wanted again")) }
+    }
+
+    /// Adds `len` positions of a permutation of all rows, from `offset` on, to a batch's rows.
+    pub fn pick(
+        &self,
+        rows: &mut Rows,
+        order: &Bijection,
+        (offset, len): (u64, u64),
+        repeat: bool,
+    ) -> Result<()> {
+        let chunks = lock(&self.chunks);
+        let Some((0, chunk)) = chunks.front().map(|(first, chunk)| (*first, chunk)) else {
+            return Err(Error::internal("rows of a window were wanted that it does not have"));
+        };
+        for position in offset..offset + len {
+            rows.push(chunk, order.at(position), 1, repeat);
+        }
+        Ok(())
     }
 
     /// Lets go of the chunks that end at `offset` or before. Batches that were made of them keep

@@ -81,6 +81,7 @@ impl WindowSource {
         mut reservation: Reservation,
         widths: Vec<usize>,
     ) -> Result<Window> {
+        let whole = epoch.bijection().is_some();
         let blocks = epoch.window_blocks(window).to_vec();
         let lens: Vec<usize> = blocks.iter().map(|(_, rows)| *rows as usize).collect();
         let (arrangement, writers) = self
@@ -94,11 +95,17 @@ impl WindowSource {
             .buffered(BLOCKS_AT_ONCE)
             .try_collect::<()>()
             .await?;
+        let parts = arrangement.finish()?;
+        if whole {
+            // Rows are picked from all over it.
+            reservation.resize(parts.iter().map(Part::bytes).sum());
+            return Ok(Window::new([Chunk::new(parts, None, Some(reservation))]));
+        }
         let chunk = |part: Part| {
             let own = reservation.split(part.bytes());
             Chunk::new(vec![part], None, Some(own))
         };
-        Ok(Window::new(arrangement.finish()?.into_iter().map(chunk)))
+        Ok(Window::new(parts.into_iter().map(chunk)))
     }
 
     /// A window of parts as they were decoded, whose rows are looked up for each batch.

@@ -278,7 +278,7 @@ impl LoaderOptions {
             out.shuffle = match c.node.value {
                 Value::Null | Value::Bool(_) => {
                     return Err(c.error(
-                        format!("expected none or window, found {}", c.node.describe()),
+                        format!("expected none, window or full, found {}", c.node.describe()),
                         words,
                     ));
                 }

@@ -11,8 +11,11 @@
 //! global batch are laid out by (k mod L, k div L), and a rank takes a contiguous share of them. So
 //! a rank's part of a lane is contiguous in the stream, and the world size changes no global batch.
 
+mod bijection;
+
 use std::sync::Arc;
 
+pub use bijection::Bijection;
 use forebay_core::{Draws, Error, Result};
 
 /// How rows are mixed.
@@ -24,6 +27,8 @@ pub enum Shuffle {
     /// Blocks permuted over the whole epoch, rows permuted within windows.
     #[default]
     Window,
+    /// A permutation of all rows, which are all kept.
+    Full,
 }
 
 /// What happens to the rows that do not fill a global batch.
@@ -102,6 +107,8 @@ pub struct Schedule {
     end: EpochEnd,
     /// Blocks that have rows, with their numbers in the dataset.
     blocks: Arc<[(u32, BlockInfo)]>,
+    /// The same with their rows alone, in file order.
+    order: Arc<[(u32, u64)]>,
     rows: u64,
     lanes: u64,
     window: u64,
@@ -114,16 +121,22 @@ impl Schedule {
             return Err(Error::invalid(format!("{} blocks are too many", blocks.len()))
                 .with_hint("write larger row groups"));
         }
-        let blocks = (0u32..).zip(blocks).filter(|(_, i)| i.rows > 0).map(|(n, i)| (n, *i));
-        Self::over(blocks.collect(), spec)
+        let blocks: Arc<[_]> =
+            (0u32..).zip(blocks).filter(|(_, i)| i.rows > 0).map(|(n, i)| (n, *i)).collect();
+        let order = blocks.iter().map(|(n, i)| (*n, i.rows)).collect();
+        Self::over(blocks, order, spec)
     }
 
     /// The same blocks with other options, e.g. for another world size.
     pub fn with(&self, spec: ScheduleSpec) -> Result<Self> {
-        Self::over(Arc::clone(&self.blocks), spec)
+        Self::over(Arc::clone(&self.blocks), Arc::clone(&self.order), spec)
     }
 
-    fn over(blocks: Arc<[(u32, BlockInfo)]>, spec: ScheduleSpec) -> Result<Self> {
+    fn over(
+        blocks: Arc<[(u32, BlockInfo)]>,
+        order: Arc<[(u32, u64)]>,
+        spec: ScheduleSpec,
+    ) -> Result<Self> {
         let (b, r) = (spec.global_batch, spec.world_size);
         let wrong = |argument: &str, message: String, hint: String| {
             Err(Error::invalid(message).at_place(format!("loader({argument})")).with_hint(hint))
@@ -163,13 +176,14 @@ impl Schedule {
         let bytes: u64 = blocks.iter().map(|(_, i)| i.bytes).sum();
         let (lanes, window) = match spec.shuffle {
             Shuffle::None => (1, 1),
+            Shuffle::Full => (1, (blocks.len() as u64).max(1)),
             Shuffle::Window => resolve(&spec, blocks.len() as u64, bytes),
         };
         let end = spec.epoch_end.unwrap_or(match spec.shuffle {
             Shuffle::None => EpochEnd::Partial,
-            Shuffle::Window => EpochEnd::Drop,
+            Shuffle::Window | Shuffle::Full => EpochEnd::Drop,
         });
-        Ok(Self { spec, end, blocks, rows, lanes, window })
+        Ok(Self { spec, end, blocks, order, rows, lanes, window })
     }
 
     /// N, the rows that take part in an epoch.
@@ -241,10 +255,14 @@ impl Schedule {
     /// The rest of an epoch of which this many samples were delivered, by batches of whatever size.
     /// Step 0 begins with the next sample.
     pub fn epoch_from(&self, epoch: u64, samples: u64) -> Epoch {
-        let mut order: Vec<(u32, u64)> = self.blocks.iter().map(|(n, i)| (*n, i.rows)).collect();
-        if self.spec.shuffle == Shuffle::Window {
-            Draws::for_purpose(PURPOSE_BLOCKS, self.spec.seed, epoch, 0).shuffle(&mut order);
-        }
+        let order: Arc<[(u32, u64)]> = match self.spec.shuffle {
+            Shuffle::None | Shuffle::Full => Arc::clone(&self.order),
+            Shuffle::Window => {
+                let mut order = self.order.to_vec();
+                Draws::for_purpose(PURPOSE_BLOCKS, self.spec.seed, epoch, 0).shuffle(&mut order);
+                order.into()
+            }
+        };
         let mut starts = vec![0u64];
         let mut at = 0;
         let width = usize::try_from(self.window).unwrap_or(usize::MAX);
@@ -268,6 +286,7 @@ impl Schedule {
 }
 
 const PURPOSE_BLOCKS: u64 = u64::from_le_bytes(*b"blocks\0\0");
+const PURPOSE_FULL: u64 = u64::from_le_bytes(*b"full\0\0\0\0");
 const PURPOSE_ROWS: u64 = u64::from_le_bytes(*b"rows\0\0\0\0");
 
 fn divisors(n: u64) -> impl DoubleEndedIterator<Item = u64> {
@@ -308,7 +327,7 @@ fn resolve(spec: &ScheduleSpec, blocks: u64, bytes: u64) -> (u64, u64) {
 #[derive(Clone, Debug)]
 pub struct Epoch {
     epoch: u64,
-    order: Vec<(u32, u64)>,
+    order: Arc<[(u32, u64)]>,
     width: usize,
     /// Stream position of each window's first row, and the end.
     starts: Vec<u64>,
@@ -375,10 +394,16 @@ impl Epoch {
         self.starts[window + 1] - self.starts[window]
     }
 
-    /// The permutation of a window's rows: entry p is the row that comes at position p. `None` for
-    /// file order.
+    /// The permutation of all rows, where the order is that.
+    pub fn bijection(&self) -> Option<Bijection> {
+        let mut draws = Draws::for_purpose(PURPOSE_FULL, self.spec.seed, self.epoch, 0);
+        (self.spec.shuffle == Shuffle::Full).then(|| Bijection::new(self.rows, &mut draws))
+    }
+
+    /// The permutation of a window's rows: entry p is the row that comes at position p. `None` where
+    /// windows have none: in file order, and where all rows have one together.
     pub fn permutation(&self, window: usize) -> Option<Vec<u32>> {
-        if self.spec.shuffle == Shuffle::None {
+        if self.spec.shuffle != Shuffle::Window {
             return None;
         }
         let rows = u32::try_from(self.window_rows(window)).unwrap_or(u32::MAX);

@@ -49,9 +49,7 @@ words! {
     PaddingMode { Constant = "constant", Edge = "edge", Reflect = "reflect", Symmetric = "symmetric" }
     WriteMode { Error = "error", Overwrite = "overwrite", Append = "append" }
     Layout { Hwc = "HWC", Chw = "CHW" }
-    Shuffle { None = "none", Window = "window" } + later {
-        "full": "use window; with a large window it mixes the whole dataset",
-    }
+    Shuffle { None = "none", Window = "window", Full = "full" }
     EpochEnd { Drop = "drop", Pad = "pad", Partial = "partial" }
     Format { Torch = "torch", Numpy = "numpy", Arrow = "arrow", Dlpack = "dlpack" }
     Lists { Error = "error", Ragged = "ragged", Pad = "pad" }

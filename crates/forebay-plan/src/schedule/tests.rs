@@ -73,11 +73,10 @@ proptest! {
         world in 1u64..5,
         lanes in 1u64..9,
         window in 1u64..5,
-        none in any::<bool>(),
+        shuffle in prop_oneof![Just(Shuffle::None), Just(Shuffle::Window), Just(Shuffle::Full)],
         end in prop_oneof![Just(EpochEnd::Drop), Just(EpochEnd::Pad), Just(EpochEnd::Partial)],
         epoch in 0u64..3,
     ) {
-        let shuffle = if none { Shuffle::None } else { Shuffle::Window };
         let b = per_rank * world;
         let make = |rank| {
             let spec = ScheduleSpec {
@@ -171,6 +170,11 @@ fn epochs_differ_and_repeat() {
     assert_ne!(a.order, b.order);
     assert_eq!(a.order, again.order);
     assert_ne!(a.permutation(0), b.permutation(0));
+    let s = s.with(spec(8, Shuffle::Full)).unwrap();
+    let (a, b, again) = (s.epoch(0), s.epoch(1), s.epoch(0));
+    assert_ne!(a.bijection(), b.bijection());
+    assert_eq!(a.bijection(), again.bijection());
+    assert_eq!((s.lanes(), a.windows(), a.permutation(0)), (1, 1, None));
 }
 
 #[test]
@@ -299,4 +303,6 @@ fn a_billion_rows_of_a_million_blocks() {
     let e = s.epoch(3);
     let last: u64 = e.step(e.steps() - 1).iter().map(|p| p.len).sum();
     assert_eq!((e.steps(), last), (15_258, 64));
+    let full = s.with(ScheduleSpec { shuffle: Shuffle::Full, ..s.spec().clone() }).unwrap();
+    assert!(full.epoch(1).bijection().unwrap().at(999_999_999) < 1_000_000_000);
 }
