@@ -39,6 +39,7 @@ from forebay._images import (
 )
 from forebay._loader import Loader
 from forebay._memory import MemoryUse, memory
+from forebay._mixing import Mixing, mixing, mixing_of
 from forebay._ragged import Ragged
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "InvalidInputError",
     "Loader",
     "MemoryUse",
+    "Mixing",
     "Normalize",
     "NotFoundError",
     "PermissionDeniedError",
@@ -72,6 +74,8 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "memory",
+    "mixing",
+    "mixing_of",
     "read_parquet",
     "read_snapshot",
 ]
