@@ -193,6 +193,24 @@ def test_a_file_that_changed_since_it_was_listed(tmp_path: Path) -> None:
         in_order(dataset)
 
 
+def test_a_pipe_in_the_place_of_a_listed_file(tmp_path: Path) -> None:
+    path = Path(_good(tmp_path))
+    dataset = fb.read_parquet(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(fb.ChangedError, match=r"good\.parquet"):
+        in_order(dataset)
+    with pytest.raises(fb.InvalidInputError, match="neither a file nor a folder"):
+        fb.read_parquet(path)
+    with pytest.raises(fb.NotFoundError, match="no Parquet files, only good"):
+        fb.read_parquet(tmp_path)
+
+
+def test_endings_in_capitals_are_read(tmp_path: Path) -> None:
+    numbered(tmp_path / "A.PARQUET", 10)
+    assert fb.read_parquet(tmp_path).count() == 10
+
+
 # Expressions and names: a step, words in the text, words in the hint.
 
 STEPS = {
@@ -400,7 +418,12 @@ def test_loader_arguments(tmp_path: Path, arguments: dict, word: str) -> None:
     _one_screen(str(caught.value))
 
 
-@pytest.mark.parametrize("uri", [None, 5, b"x.parquet", ["a", 5]])
+def test_a_uri_without_a_path() -> None:
+    with pytest.raises(fb.InvalidInputError, match="names no path"):
+        fb.read_parquet("file://")
+
+
+@pytest.mark.parametrize("uri", [None, 5, b"x.parquet", ["a", 5], {"a": 1}])
 def test_a_uri_of_the_wrong_type(uri: object) -> None:
     with pytest.raises(TypeError, match="expected a path"):
         fb.read_parquet(uri)  # type: ignore[arg-type]

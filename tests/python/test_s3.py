@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import io
+import itertools
 import json
 import random
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -342,6 +346,44 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     error = _both("s3://data/in", [str(port)])
     assert isinstance(error, OSError)
+
+
+class _Endless(http.server.BaseHTTPRequestHandler):
+    """Lists for ever: the same token, or a new one with every page, and never a key."""
+
+    tokens: ClassVar[Iterator[str]] = itertools.repeat("again")
+
+    def do_GET(self) -> None:
+        body = (
+            '<?xml version="1.0"?><ListBucketResult><Name>b</Name><KeyCount>0</KeyCount>'
+            f"<IsTruncated>true</IsTruncated><NextContinuationToken>{next(self.tokens)}"
+            "</NextContinuationToken></ListBucketResult>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["the same token", "new tokens"])
+def test_a_listing_that_does_not_end(kind: str) -> None:
+    same = itertools.repeat("again")
+    tokens = same if kind == "the same token" else (str(n) for n in itertools.count())
+    handler = type("Handler", (_Endless,), {"tokens": tokens, "protocol_version": "HTTP/1.1"})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        for uri in ("s3://b/x/", "s3://b/*.parquet"):
+            with pytest.raises(fb.StorageError, match="does not end") as caught:
+                fb.read_parquet(uri, endpoint=endpoint)
+            assert endpoint in str(caught.value)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_not_parquet_on_s3(s3: S3Server) -> None:

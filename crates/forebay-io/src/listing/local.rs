@@ -198,6 +198,8 @@ impl Walk {
                 } else {
                     self.others.push(relative);
                 }
+            } else {
+                self.others.push(format!("{relative}, which is no regular file"));
             }
         }
         self.above.pop();

@@ -5,6 +5,8 @@ use std::io;
 use forebay_core::{Error, ErrorKind};
 use object_store::Error as StoreError;
 
+use super::pages::Endless;
+
 /// An error text that is safe to show: an S3 error code and message, or the text of an error that
 /// did not come from a server. A server's full answer may quote an access key.
 #[derive(Debug)]
@@ -40,6 +42,17 @@ const CREDENTIAL_CODES: [&str; 9] = [
 
 /// Translates an error of a store about the object or prefix `uri`.
 pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
+    if let StoreError::Generic { source, .. } = &e
+        && let Some(Endless { endpoint, why }) = source.downcast_ref()
+    {
+        return Error::new(
+            ErrorKind::Io,
+            format!("the listing of {uri} does not end: the server {endpoint} {why}"),
+        )
+        .with_hint(
+            "check that the endpoint is an S3 server and that no proxy changes its answers",
+        );
+    }
     let text = chain(&e);
     let code = tag(&text, "Code").unwrap_or_default().to_owned();
     let answer = match (code.is_empty(), tag(&text, "Message")) {
