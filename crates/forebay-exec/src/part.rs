@@ -273,7 +273,7 @@ fn is_stack(spec: &DenseSpec, batch: &RecordBatch) -> bool {
         && !matches!(batch.column(spec.from[0]).data_type(), DataType::FixedSizeList(..))
 }
 
-fn unfit(column: &str, dtype: DType, fill: Fill) -> Error {
+pub(crate) fn unfit(column: &str, dtype: DType, fill: Fill) -> Error {
     Error::invalid(format!("fill={} does not fit a column of {dtype}", said(fill)))
         .at_place("loader(fill=...)")
         .in_column(column)
