@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from forebay import _forebay
+from forebay import _arguments, _forebay
 
 
 class Loader:
@@ -51,9 +51,12 @@ class Loader:
 
         Raises
         ------
+        TypeError
+            If `epoch` is not a whole number.
         ValueError
             If `epoch` is negative or beyond 64 bits.
         """
+        epoch = _arguments.whole("set_epoch", "epoch", epoch)
         if not 0 <= epoch < 2**64:
             msg = f"set_epoch({epoch}): an epoch is a number from 0 to 2**64 - 1"
             raise ValueError(msg)
@@ -76,6 +79,14 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Start the current epoch."""
         return _Epoch(self._native.start())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse to be pickled or copied: threads and memory stay in their process."""
+        msg = (
+            "a Loader cannot be pickled or copied: pass the Dataset, and "
+            "make the loader in the worker"
+        )
+        raise TypeError(msg)
 
     def __repr__(self) -> str:
         return f"forebay.Loader({len(self)} steps of epoch {self.epoch}, {self.rows} rows)"
