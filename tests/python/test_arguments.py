@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support import numbered, write
 
@@ -176,3 +177,54 @@ def test_fill_is_checked_when_the_loader_is_made(tmp_path: Path) -> None:
     loader = dataset.select(["small", "real"]).loader(2, fill=NAN, format="numpy")
     assert len(list(loader)) == 2
     assert len(dataset.loader(2, fill=0)) == 2
+
+
+def test_hints_name_odd_columns_so_that_they_can_be_used(tmp_path: Path) -> None:
+    for name in ("null", "it's", 'a"b', "back\\slash", "new\nline", "select", "\u202eodd"):
+        path = write(tmp_path / "odd.parquet", {name: [1, None]})
+        dataset = fb.read_parquet(path)
+        with pytest.raises(fb.SchemaError, match="a null cannot go") as caught:
+            list(dataset.loader(2))
+        fill, call = caught.value.hint.split(", or leave such rows out with ")
+        fill = eval(fill.removeprefix("fill nulls with fill=").removesuffix(" in loader()"))
+        assert len(list(dataset.loader(2, fill=fill))) == 1
+        assert eval(f"dataset.{call}").count() == 1
+
+
+def test_a_null_within_a_list_can_only_be_filled(tmp_path: Path) -> None:
+    for kind in (pa.list_(pa.int64(), 2), pa.list_(pa.int64())):
+        table = pa.table({"l": pa.array([[1, None]], kind)})
+        dataset = fb.read_parquet(write(tmp_path / "l.parquet", table))
+        with pytest.raises(fb.SchemaError, match="a null within") as caught:
+            list(dataset.loader(1))
+        assert caught.value.hint == 'fill nulls with fill={"l": 0} in loader()'
+        assert len(list(dataset.loader(1, fill={"l": 0}))) == 1
+
+
+def test_a_dictionary_of_numbers_is_cast(tmp_path: Path) -> None:
+    column = pa.array([7, 8, 7]).dictionary_encode()
+    dataset = fb.read_parquet(write(tmp_path / "d.parquet", pa.table({"d": column})))
+    with pytest.raises(fb.SchemaError) as caught:
+        dataset.loader(3)
+    call = caught.value.hint.removeprefix("convert it with ").split(", leave")[0]
+    loader = eval(f"dataset.{call}").loader(3, shuffle="none", format="numpy")
+    assert next(iter(loader))["d"].tolist() == [7, 8, 7]
+
+
+def test_errors_fit_a_screen(tmp_path: Path) -> None:
+    huge, long = "x" * 1_000_000, "c" * 50_000
+    path = write(tmp_path / "h.parquet", {"s": [huge], long: [None]})
+    dataset = fb.read_parquet(path)
+    wide = pa.struct([(f"field_{n}", pa.int64()) for n in range(5000)])
+    struct = write(tmp_path / "w.parquet", pa.table({"w": pa.array([None], wide)}))
+    for call in (
+        lambda: list(dataset.with_column("n", "CAST(s AS INT)").select("n").loader(1)),
+        lambda: dataset.select([huge]),
+        lambda: dataset.filter(f"s = '{huge}' AND lable = 3"),
+        lambda: dataset.filter(f'"{long}" + s > 3'),
+        lambda: dataset.stack([long, "s"], "x"),
+        lambda: fb.read_parquet(struct).loader(1),
+    ):
+        with pytest.raises(fb.ForebayError) as caught:
+            call()
+        assert len(str(caught.value)) < 2500

@@ -183,6 +183,15 @@ def test_an_unreadable_file_as_another_user(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "permission" in result.stderr.lower()
     _one_screen(result.stderr)
+    # A folder that may be listed and not entered, and one that may not even be listed.
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    for mode in (0o744, 0):
+        shut.chmod(mode)
+        result = subprocess.run(
+            [*user, str(binary), "inspect", str(shut)], capture_output=True, text=True, check=False
+        )
+        assert f"may not read {shut}\n" in result.stderr
 
 
 def test_a_file_that_changed_since_it_was_listed(tmp_path: Path) -> None:
@@ -204,6 +213,25 @@ def test_a_pipe_in_the_place_of_a_listed_file(tmp_path: Path) -> None:
         fb.read_parquet(path)
     with pytest.raises(fb.NotFoundError, match="no Parquet files, only good"):
         fb.read_parquet(tmp_path)
+
+
+def test_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "l.parquet").symlink_to("nowhere.parquet")
+    for uri in (tmp_path, tmp_path / "l.parquet", tmp_path / "*.parquet"):
+        with pytest.raises(fb.NotFoundError, match="is a link to a file that does not exist"):
+            fb.read_parquet(uri)
+
+
+def test_job_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
+    for path, hint in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "bytes.yaml", "not text in UTF-8"),
+        (tmp_path / "none.yaml", "give the path of a YAML file"),
+    ]:
+        status, _, err = forebay("explain", path)
+        assert status == 2
+        assert hint in err
 
 
 def test_endings_in_capitals_are_read(tmp_path: Path) -> None:

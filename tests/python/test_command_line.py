@@ -123,6 +123,19 @@ def test_inspect_shows_odd_values_shortly(tmp_path: Path) -> None:
     assert "\a" not in printed
 
 
+def test_inspect_keeps_names_off_the_terminal(tmp_path: Path) -> None:
+    write(tmp_path / "a\x1b[2J\n\u202e.parquet", {"c\x1b[31m": [1], "d": [2]})
+    status, out, err = forebay("inspect", tmp_path)
+    assert (status, err) == (0, "")
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert "a\\u{1b}[2J\\n\\u{202e}.parquet" in out
+    assert "c\\u{1b}[31m" in out
+    found = json.loads(forebay("inspect", tmp_path, "--json")[1])
+    assert found["columns"][0]["name"] == "c\x1b[31m"
+    assert found["head"] == [{"c\x1b[31m": "1", "d": "2"}]
+
+
 def test_help_and_version() -> None:
     status, printed, err = forebay("--help")
     assert (status, err) == (0, "")

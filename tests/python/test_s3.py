@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.server
 import io
 import itertools
@@ -346,6 +347,28 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     error = _both("s3://data/in", [str(port)])
     assert isinstance(error, OSError)
+    said = f"nothing answers at http://127.0.0.1:{port} (connection refused, 5 attempts)"
+    assert said in str(error)
+
+
+def test_a_web_server_is_no_s3_server(tmp_path: Path) -> None:
+    handler = functools.partial(_Pages, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        for uri in ("s3://b/x/", "s3://b/x.parquet", "s3://b"):
+            with pytest.raises(fb.StorageError, match="does not speak S3") as caught:
+                fb.read_parquet(uri, endpoint=endpoint)
+            assert endpoint in str(caught.value)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Pages(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 class _Endless(http.server.BaseHTTPRequestHandler):

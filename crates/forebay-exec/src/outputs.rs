@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
-use forebay_core::suggest::in_sql;
+use forebay_core::suggest::{cast_to, in_python};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
 use forebay_plan::{Fill, ImageMode, Lists, Normalized, OutputKind, PerColumn};
@@ -269,9 +269,8 @@ fn stackable(field: &Field) -> Result<()> {
         )
         .in_column(field.name())
         .with_hint(format!(
-            "stack takes numbers and booleans; convert it first, e.g. with_column({:?}, 'CAST({} AS DOUBLE)')",
-            field.name(),
-            in_sql(field.name())
+            "stack takes numbers and booleans; convert it first, e.g. {}",
+            cast_to(field.name(), "DOUBLE")
         ))),
     }
 }
@@ -348,22 +347,28 @@ fn plain(name: &Arc<str>, from: usize, field: &Field, options: &OutputOptions) -
         DataType::Decimal32(..)
         | DataType::Decimal64(..)
         | DataType::Decimal128(..)
-        | DataType::Decimal256(..) => "CAST({} AS DOUBLE)",
-        t if t.is_temporal() => "CAST({} AS BIGINT)",
+        | DataType::Decimal256(..) => "DOUBLE",
+        t if t.is_temporal() => "BIGINT",
+        DataType::Dictionary(_, values) if values.is_integer() => "BIGINT",
+        DataType::Dictionary(_, values) if values.is_floating() => "DOUBLE",
         _ => {
             return Err(Error::new(
                 ErrorKind::Schema,
                 format!("a column of type {data_type} has no tensor form"),
             )
             .in_column(&**name)
-            .with_hint(format!("leave it out with drop([{name:?}]), or use format=\"arrow\"")));
+            .with_hint(format!(
+                "leave it out with drop([{}]), or use format=\"arrow\"",
+                in_python(name)
+            )));
         }
     };
     Err(Error::new(ErrorKind::Schema, format!("a column of type {data_type} has no tensor form"))
         .in_column(&**name)
         .with_hint(format!(
-            "convert it with with_column({name:?}, '{}'), leave it out with drop([{name:?}]), or use format=\"arrow\"",
-            cast.replace("{}", &in_sql(name))
+            "convert it with {}, leave it out with drop([{}]), or use format=\"arrow\"",
+            cast_to(name, cast),
+            in_python(name)
         )))
 }
 

@@ -380,12 +380,6 @@ fn yaml_error(error: &serde_saphyr::Error, origin: &str) -> Error {
         E::UnknownAnchor { .. } => {
             "put a text that starts with * or & in quotes, such as '*.parquet'"
         }
-        E::Budget { .. }
-        | E::AliasReplayLimitExceeded { .. }
-        | E::AliasExpansionLimitExceeded { .. }
-        | E::AliasReplayStackDepthExceeded { .. } => {
-            "write the plan without so many aliases or nested lists"
-        }
         E::RecursiveReferencesRequireWeakTypes { .. } => "write the value out instead of the alias",
         E::NullIntoString { .. } => "give the key a name, or put it in quotes",
         _ => {
@@ -401,6 +395,18 @@ fn yaml_error(error: &serde_saphyr::Error, origin: &str) -> Error {
             "an alias stands inside its own anchor".to_owned()
         }
         _ => serde_saphyr::DefaultMessageFormatter.format_message(error).into_owned(),
+    };
+    // Limits arrive in several kinds of error, with the same words.
+    let (message, hint) = if message.contains("recursion limit exceeded") {
+        ("lists or mappings are nested too deeply".to_owned(), "a job file needs a few levels")
+    } else if ["budget breached", "alias replay", "alias expansion"]
+        .iter()
+        .any(|limit| message.contains(limit))
+    {
+        let message = format!("its aliases and lists grow to more than {MAX_NODES} values");
+        (message, "write the plan without so many aliases or nested lists")
+    } else {
+        (message, hint)
     };
     let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     Origin::File(origin).error(&Path::root(), at, None, format!("not valid YAML: {message}"), hint)
