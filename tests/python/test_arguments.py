@@ -220,7 +220,7 @@ def test_errors_fit_a_screen(tmp_path: Path) -> None:
     for call in (
         lambda: list(dataset.with_column("n", "CAST(s AS INT)").select("n").loader(1)),
         lambda: dataset.select([huge]),
-        lambda: dataset.filter(f"s = '{huge}' AND lable = 3"),
+        lambda: dataset.filter(f"s = '{huge}' AND other = 3"),
         lambda: dataset.filter(f'"{long}" + s > 3'),
         lambda: dataset.stack([long, "s"], "x"),
         lambda: fb.read_parquet(struct).loader(1),

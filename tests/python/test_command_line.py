@@ -257,7 +257,7 @@ def test_signals_end_a_run_in_order(tmp_path: Path, number: signal.Signals) -> N
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    job = _large_job(tmp_path)
+    job = _large_job(tmp_path, copies=20)
     out = tmp_path / "out"
     process = subprocess.Popen(
         ["nohup", str(BINARY), "run", str(job)],

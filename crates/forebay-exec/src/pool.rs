@@ -301,7 +301,8 @@ mod tests {
         let error = caught::<()>(|| panic!("ours")).unwrap_err();
         assert!(error.report().contains("caused by: a panic at "), "{error:?}");
         assert!(!SEEN.load(Ordering::Relaxed));
-        assert!(std::thread::spawn(|| panic!("not ours")).join().is_err());
+        let other = std::thread::Builder::new().name("other".to_owned());
+        assert!(other.spawn(|| panic!("not ours")).unwrap().join().is_err());
         assert!(SEEN.load(Ordering::Relaxed));
         assert_eq!(CATCHING.get(), 0);
     }

@@ -83,6 +83,14 @@ fn memory_limit(text: &str) -> Result<u64> {
     })
 }
 
+/// Called about ten times a second in every wait; an error ends the wait. Faces use it for Ctrl-C.
+pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// A tick that never stops anything.
+pub fn no_tick() -> Result<()> {
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -96,12 +104,4 @@ mod tests {
             assert!(e.is_usage());
         }
     }
-}
-
-/// Called about ten times a second in every wait; an error ends the wait. Faces use it for Ctrl-C.
-pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
-
-/// A tick that never stops anything.
-pub fn no_tick() -> Result<()> {
-    Ok(())
 }
