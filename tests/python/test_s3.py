@@ -143,6 +143,20 @@ def test_write_of_several_parts(numbers: str, s3: S3Server, tmp_path: Path) -> N
     assert np.array_equal(table.column("id").to_numpy(), rows)
 
 
+def test_overwrite_of_what_is_being_read_is_refused(s3: S3Server) -> None:
+    s3.put("data/own/deep/a.parquet", _parquet(0))
+    dataset = fb.read_parquet("s3://data/own/deep/a.parquet")
+    for target in ("s3://data/own/deep", "s3://data/own/", "s3://data"):
+        with pytest.raises(fb.InvalidInputError, match="holds its source"):
+            dataset.write_parquet(target, mode="overwrite")
+    s3.put("data/theirs/k=1/b.parquet", _parquet(0))
+    with pytest.raises(fb.AlreadyExistsError, match="1 Parquet files in subfolders"):
+        dataset.write_parquet("s3://data/theirs", mode="overwrite")
+    assert dataset.write_parquet("s3://data/own/dee", mode="overwrite")["files_replaced"] == 0
+    assert dataset.write_parquet("s3://data/own/dee", mode="overwrite")["files_replaced"] == 1
+    assert fb.read_parquet("s3://data/theirs").count() == 100
+
+
 def test_a_failing_job_commits_nothing(s3: S3Server, tmp_path: Path) -> None:
     images = pa.table({"image": [b"no picture"] * 10})
     pq.write_table(images, tmp_path / "bad.parquet")
@@ -375,6 +389,9 @@ class _Endless(http.server.BaseHTTPRequestHandler):
     """Lists for ever: the same token, or a new one with every page, and never a key."""
 
     tokens: ClassVar[Iterator[str]] = itertools.repeat("again")
+    # One packet an answer: there are a thousand of them.
+    wbufsize = -1
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         body = (

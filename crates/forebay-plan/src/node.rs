@@ -8,6 +8,8 @@
 //! save typing in long job files), but the tree that they may grow into is not larger than an
 //! honest file could be.
 
+mod not_finite;
+
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -133,7 +135,7 @@ impl Node {
     /// Reads JSON. Positions are not kept: JSON is what programs write.
     pub fn from_json(text: &str) -> Result<Self> {
         check_length(text, Origin::Plan)?;
-        let parsed = serde_json::from_str(text).or_else(|e| match finite(text) {
+        let parsed = serde_json::from_str(text).or_else(|e| match not_finite::marked(text) {
             Some(marked) => serde_json::from_str(&marked),
             None => Err(e),
         });
@@ -287,41 +289,6 @@ fn finish(out: &mut String, inner: Option<usize>, empty: bool) {
         out.push('\n');
         out.extend(std::iter::repeat_n(' ', n - 2));
     }
-}
-
-/// What stands before a number that is not finite while it is a text to the JSON parser. No text of a
-/// plan begins like this.
-const NOT_FINITE: &str = "\0number:";
-
-/// The text with the numbers that Python writes and JSON lacks (`NaN`, `Infinity`) as marked texts;
-/// none where there are none. So that the readers can say what they expected instead, and where.
-fn finite(text: &str) -> Option<String> {
-    let mut out = String::with_capacity(text.len());
-    let (mut rest, mut found) = (text, false);
-    while let Some(c) = rest.chars().next() {
-        if c == '"' {
-            let mut escaped = false;
-            let end = rest[1..].find(|c| {
-                let end = c == '"' && !escaped;
-                escaped = c == '\\' && !escaped;
-                end
-            });
-            let (whole, after) = rest.split_at(end.map_or(rest.len(), |n| n + 2));
-            out.push_str(whole);
-            rest = after;
-            continue;
-        }
-        let word = [("NaN", "nan"), ("-Infinity", "-inf"), ("Infinity", "inf")];
-        if let Some((word, number)) = word.iter().find(|(word, _)| rest.starts_with(word)) {
-            write_text(&mut out, &format!("{NOT_FINITE}{number}"));
-            rest = &rest[word.len()..];
-            found = true;
-        } else {
-            out.push(c);
-            rest = &rest[c.len_utf8()..];
-        }
-    }
-    found.then_some(out)
 }
 
 /// The shortest text that reads back as the same number.
@@ -510,8 +477,7 @@ impl<'de, W: Wrap> Visitor<'de> for DataVisitor<W> {
     }
 
     fn visit_string<E: de::Error>(self, v: String) -> std::result::Result<Value, E> {
-        let marked: Option<f64> = v.strip_prefix(NOT_FINITE).and_then(|n| n.parse().ok());
-        Ok(marked.map_or(Value::Str(v), Value::Float))
+        Ok(not_finite::number(&v).map_or(Value::Str(v), Value::Float))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {
