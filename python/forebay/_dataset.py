@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from forebay import _forebay
+from forebay import _arguments, _forebay
 from forebay._images import ImageOp
 from forebay._loader import Loader
 from forebay._world import discover
 
 Uri = str | os.PathLike[str]
 
+_SQL = "a SQL expression as a text"
+
 
 def _uris(uri: Uri | Sequence[Uri]) -> list[str]:
-    many: Any = [uri] if isinstance(uri, (str, os.PathLike)) else uri
-    if isinstance(many, Iterable) and not isinstance(many, bytes):
-        uris = [os.fspath(u) if isinstance(u, (str, os.PathLike)) else None for u in many]
-        if all(isinstance(u, str) for u in uris):
-            return uris
-    msg = f"read_parquet({uri!r}): expected a path, glob, folder or URI, or a list of them"
-    raise TypeError(msg)
-
-
-def _names(columns: str | Sequence[str]) -> list[str]:
-    return [columns] if isinstance(columns, str) else list(columns)
+    many = [uri] if isinstance(uri, (str, os.PathLike)) else _arguments.items(uri)
+    if many is None or not all(isinstance(u, (str, os.PathLike)) for u in many):
+        want = "a path, glob, folder or URI, or a list of them"
+        raise _arguments.wrong("read_parquet", "uri", uri, want)
+    return [_arguments.path("read_parquet", u) for u in many]
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
@@ -43,20 +39,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
-
-
-def _json(value: Any) -> str:
-    """JSON for the engine, with numbers of NumPy and torch as what they are."""
-
-    def plain(other: Any) -> Any:
-        if isinstance(other, os.PathLike):
-            return os.fspath(other)
-        if getattr(other, "ndim", None) == 0 and hasattr(other, "item"):
-            return other.item()
-        msg = f"{other!r} ({type(other).__name__}) is neither a number nor a text"
-        raise TypeError(msg)
-
-    return json.dumps(value, default=plain)
 
 
 def _open(plan: str) -> Dataset:
@@ -119,13 +101,13 @@ def read_parquet(
     """
     source = _given(
         uri=_uris(uri),
-        columns=None if columns is None else _names(columns),
+        columns=None if columns is None else _arguments.names("read_parquet", "columns", columns),
         endpoint=endpoint,
         region=region,
         path_style=path_style,
         anonymous=anonymous,
     )
-    return _open(_json({"source": {"parquet": source}}))
+    return _open(_arguments.as_json("read_parquet", {"source": {"parquet": source}}))
 
 
 def read_snapshot(
@@ -176,14 +158,14 @@ def read_snapshot(
     True
     """
     source = _given(
-        snapshot=os.fspath(uri),
-        columns=None if columns is None else _names(columns),
+        snapshot=_arguments.path("read_snapshot", uri),
+        columns=None if columns is None else _arguments.names("read_snapshot", "columns", columns),
         endpoint=endpoint,
         region=region,
         path_style=path_style,
         anonymous=anonymous,
     )
-    return _open(_json({"source": {"parquet": source}}))
+    return _open(_arguments.as_json("read_snapshot", {"source": {"parquet": source}}))
 
 
 class Snapshot:
@@ -233,7 +215,7 @@ class Snapshot:
             What is there is replaced. Names that start with ``_`` or ``.`` or do not end in
             ``.parquet`` are not data, so it may lie beside the files.
         """
-        self._native.save(os.fspath(uri))
+        self._native.save(_arguments.path("save", uri))
 
     def __repr__(self) -> str:
         return f"forebay.Snapshot({self.rows} rows in {self.files} files, id {self.id})"
@@ -251,7 +233,7 @@ class Dataset:
         self._native = native
 
     def _step(self, word: str, value: Any) -> Dataset:
-        return Dataset(self._native.with_step(_json({word: value})))
+        return Dataset(self._native.with_step(_arguments.as_json(word, {word: value})))
 
     def filter(self, expr: str) -> Dataset:
         """Keep the rows for which a SQL expression is true (not false, not null).
@@ -277,15 +259,15 @@ class Dataset:
         >>> ds.filter("dep_delay > 60").count() < ds.count()
         True
         """
-        return self._step("filter", expr)
+        return self._step("filter", _arguments.text("filter", "expr", expr, _SQL))
 
     def select(self, columns: str | Sequence[str]) -> Dataset:
         """Keep these columns, in this order."""
-        return self._step("select", _names(columns))
+        return self._step("select", _arguments.names("select", "columns", columns))
 
     def drop(self, columns: str | Sequence[str]) -> Dataset:
         """Leave these columns out."""
-        return self._step("drop", _names(columns))
+        return self._step("drop", _arguments.names("drop", "columns", columns))
 
     def rename(self, columns: Mapping[str, str]) -> Dataset:
         """Rename columns, all at once.
@@ -295,6 +277,9 @@ class Dataset:
         columns : mapping
             From old names to new ones.
         """
+        if not isinstance(columns, Mapping):
+            want = "a mapping of old names to new ones"
+            raise _arguments.wrong("rename", "columns", columns, want)
         return self._step("rename", dict(columns))
 
     def with_column(self, name: str, expr: str) -> Dataset:
@@ -307,6 +292,8 @@ class Dataset:
         expr : str
             A SQL expression over the columns so far, e.g. ``"1.0 / (label + 1)"``.
         """
+        _arguments.text("with_column", "name", name, "a column name")
+        _arguments.text("with_column", "expr", expr, _SQL)
         return self._step("with_column", {"name": name, "expr": expr})
 
     def limit(self, rows: int) -> Dataset:
@@ -359,20 +346,30 @@ class Dataset:
         >>> next(iter(ds.loader(batch_size=4, format="numpy")))["image"].shape
         (4, 3, 32, 32)
         """
-        for n, op in enumerate(ops):
+        _arguments.text("map_image", "column", column, "a column name")
+        every = None if isinstance(ops, ImageOp) else _arguments.items(ops)
+        if every is None:
+            raise _arguments.wrong("map_image", "ops", ops, "a list of operators: [fb.Resize(224)]")
+        for n, op in enumerate(every):
             if not isinstance(op, ImageOp):
-                msg = f"map_image(ops[{n}]): {op!r} is no image operator; use fb.Resize and its kin"
-                raise TypeError(msg)
+                want = "an image operator, such as fb.Resize(224)"
+                raise _arguments.wrong("map_image", f"ops[{n}]", op, want)
+        words = {
+            "mode": mode,
+            "dtype": dtype,
+            "layout": layout,
+            "quality": quality,
+            "on_error": on_error,
+        }
+        for argument, word in words.items():
+            if word is not None:
+                _arguments.text("map_image", argument, word, 'a word such as "float32" or "RGB"')
         return self._step(
             "map_image",
             _given(
                 column=column,
-                ops=[op._as_plan() for op in ops],
-                mode=mode,
-                dtype=dtype,
-                layout=layout,
-                quality=quality,
-                on_error=on_error,
+                ops=[op._as_plan() for op in every],
+                **words,
             ),
         )
 
@@ -389,7 +386,10 @@ class Dataset:
             Its element type. A float rounds what it cannot hold exactly; an integer refuses it,
             with a `SchemaError` that names the row, when the batch comes.
         """
-        return self._step("stack", {"columns": _names(columns), "into": into, "dtype": dtype})
+        _arguments.text("stack", "into", into, "a column name")
+        _arguments.text("stack", "dtype", dtype, 'a word such as "float32"')
+        columns = _arguments.names("stack", "columns", columns)
+        return self._step("stack", {"columns": columns, "into": into, "dtype": dtype})
 
     @property
     def columns(self) -> list[str]:
@@ -532,7 +532,8 @@ class Dataset:
         )
         # Not among the optional ones: None is no word for "no shuffle", and the engine says so.
         options["shuffle"] = shuffle
-        return Loader(self, _json(options), discovers=discovers)
+        text = _arguments.options_json("loader", options)
+        return Loader(self, text, discovers=discovers)
 
     def write_parquet(
         self,
@@ -571,16 +572,19 @@ class Dataset:
         Returns
         -------
         dict
-            ``rows_read``, ``rows_written``, ``bytes_read``, ``bytes_written``, ``files`` and
-            ``seconds``.
+            ``rows_read``, ``rows_written``, ``bytes_read``, ``bytes_written``, ``files``,
+            ``files_replaced`` and ``seconds``.
 
         Raises
         ------
         AlreadyExistsError
-            The target holds committed output and `mode` is ``error``.
+            The target holds committed output and `mode` is ``error``; or it has Parquet files in
+            subfolders that Forebay did not write, and `mode` is ``overwrite``.
+        InvalidInputError
+            An overwrite of what the dataset reads, or of the current directory.
         """
         sink = _given(
-            uri=os.fspath(uri),
+            uri=_arguments.path("write_parquet", uri),
             mode=mode,
             compression_level=compression_level,
             row_group_bytes=row_group_bytes,
@@ -590,7 +594,10 @@ class Dataset:
             path_style=path_style,
             anonymous=anonymous,
         )
-        return self._native.write(_json({"parquet": sink}), num_threads)
+        _arguments.options_json("write_parquet", sink)
+        threads = _arguments.options_json("write_parquet", {"num_threads": num_threads})
+        sink_json = _arguments.as_json("write_parquet", {"parquet": sink})
+        return self._native.write(sink_json, threads)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the plan; the other process lists the files again."""

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from forebay import _arguments
+
 Size = int | Sequence[int]
 
 
-def _pair(size: Size) -> int | list[int]:
-    return size if isinstance(size, int) else [int(n) for n in size]
+def _pixels(operator: str, argument: str, value: Any) -> int | list[int]:
+    many = _arguments.items(value)
+    if many is None:
+        return _arguments.whole(operator, argument, value)
+    return [_arguments.whole(operator, argument, n) for n in many]
+
+
+def _numbers(operator: str, argument: str, value: Any) -> float | list[float]:
+    many = _arguments.items(value)
+    if many is None:
+        return _arguments.number(operator, argument, value)
+    return [_arguments.number(operator, argument, n) for n in many]
 
 
 class ImageOp:
@@ -52,9 +64,9 @@ class Resize(ImageOp):
     ) -> None:
         super().__init__(
             "resize",
-            size=_pair(size),
+            size=_pixels("Resize", "size", size),
             interpolation=interpolation,
-            max_size=max_size,
+            max_size=None if max_size is None else _arguments.whole("Resize", "max_size", max_size),
             antialias=antialias,
         )
 
@@ -69,7 +81,7 @@ class CenterCrop(ImageOp):
     """
 
     def __init__(self, size: Size) -> None:
-        super().__init__("center_crop", size=_pair(size))
+        super().__init__("center_crop", size=_pixels("CenterCrop", "size", size))
 
 
 class RandomCrop(ImageOp):
@@ -99,10 +111,10 @@ class RandomCrop(ImageOp):
     ) -> None:
         super().__init__(
             "random_crop",
-            size=_pair(size),
-            padding=None if padding is None else _pair(padding),
+            size=_pixels("RandomCrop", "size", size),
+            padding=None if padding is None else _pixels("RandomCrop", "padding", padding),
             pad_if_needed=pad_if_needed,
-            fill=fill,
+            fill=_arguments.whole("RandomCrop", "fill", fill),
             padding_mode=padding_mode,
         )
 
@@ -134,9 +146,9 @@ class RandomResizedCrop(ImageOp):
     ) -> None:
         super().__init__(
             "random_resized_crop",
-            size=_pair(size),
-            scale=[float(v) for v in scale],
-            ratio=[float(v) for v in ratio],
+            size=_pixels("RandomResizedCrop", "size", size),
+            scale=_numbers("RandomResizedCrop", "scale", scale),
+            ratio=_numbers("RandomResizedCrop", "ratio", ratio),
             interpolation=interpolation,
             antialias=antialias,
         )
@@ -152,7 +164,9 @@ class RandomHorizontalFlip(ImageOp):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        super().__init__("random_horizontal_flip", p=float(p))
+        super().__init__(
+            "random_horizontal_flip", p=_arguments.number("RandomHorizontalFlip", "p", p)
+        )
 
 
 class Normalize(ImageOp):
@@ -162,9 +176,13 @@ class Normalize(ImageOp):
 
     Parameters
     ----------
-    mean, std : sequence of float
-        One value per channel; no standard deviation may be 0.
+    mean, std : float or sequence of float
+        One value for all channels, or one for each; no standard deviation may be 0.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__("normalize", mean=[float(v) for v in mean], std=[float(v) for v in std])
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
+        super().__init__(
+            "normalize",
+            mean=_numbers("Normalize", "mean", mean),
+            std=_numbers("Normalize", "std", std),
+        )

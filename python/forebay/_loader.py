@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from forebay import _arguments
 from forebay._world import discover
 
 if TYPE_CHECKING:
@@ -86,9 +87,12 @@ class Loader:
 
         Raises
         ------
+        TypeError
+            If `epoch` is not a whole number.
         ValueError
             If `epoch` is negative or beyond 64 bits.
         """
+        epoch = _arguments.whole("set_epoch", "epoch", epoch)
         if not 0 <= epoch < 2**64:
             msg = f"set_epoch({epoch}): an epoch is a number from 0 to 2**64 - 1"
             raise ValueError(msg)
@@ -196,6 +200,14 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Start the current epoch, or go on from a loaded position."""
         return self._steps(0, 1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse to be pickled or copied: threads and memory stay in their process."""
+        msg = (
+            "a Loader cannot be pickled or copied: pass the Dataset, and "
+            "make the loader in the worker"
+        )
+        raise TypeError(msg)
 
     def __repr__(self) -> str:
         steps = len(self._native)

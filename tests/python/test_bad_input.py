@@ -183,6 +183,15 @@ def test_an_unreadable_file_as_another_user(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert "permission" in result.stderr.lower()
     _one_screen(result.stderr)
+    # A folder that may be listed and not entered, and one that may not even be listed.
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    for mode in (0o744, 0):
+        shut.chmod(mode)
+        result = subprocess.run(
+            [*user, str(binary), "inspect", str(shut)], capture_output=True, text=True, check=False
+        )
+        assert f"may not read {shut}\n" in result.stderr
 
 
 def test_a_file_that_changed_since_it_was_listed(tmp_path: Path) -> None:
@@ -191,6 +200,43 @@ def test_a_file_that_changed_since_it_was_listed(tmp_path: Path) -> None:
     write(Path(path), {"label": list(range(50)), "name": ["x"] * 50}, row_group_size=10)
     with pytest.raises(fb.ChangedError, match=r"good\.parquet"):
         in_order(dataset)
+
+
+def test_a_pipe_in_the_place_of_a_listed_file(tmp_path: Path) -> None:
+    path = Path(_good(tmp_path))
+    dataset = fb.read_parquet(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(fb.ChangedError, match=r"good\.parquet"):
+        in_order(dataset)
+    with pytest.raises(fb.InvalidInputError, match="neither a file nor a folder"):
+        fb.read_parquet(path)
+    with pytest.raises(fb.NotFoundError, match="no Parquet files, only good"):
+        fb.read_parquet(tmp_path)
+
+
+def test_a_link_to_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "l.parquet").symlink_to("nowhere.parquet")
+    for uri in (tmp_path, tmp_path / "l.parquet", tmp_path / "*.parquet"):
+        with pytest.raises(fb.NotFoundError, match="is a link to a file that does not exist"):
+            fb.read_parquet(uri)
+
+
+def test_job_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
+    for path, hint in [
+        (tmp_path, "it is a folder"),
+        (tmp_path / "bytes.yaml", "not text in UTF-8"),
+        (tmp_path / "none.yaml", "give the path of a YAML file"),
+    ]:
+        status, _, err = forebay("explain", path)
+        assert status == 2
+        assert hint in err
+
+
+def test_endings_in_capitals_are_read(tmp_path: Path) -> None:
+    numbered(tmp_path / "A.PARQUET", 10)
+    assert fb.read_parquet(tmp_path).count() == 10
 
 
 # Expressions and names: a step, words in the text, words in the hint.
@@ -400,7 +446,12 @@ def test_loader_arguments(tmp_path: Path, arguments: dict, word: str) -> None:
     _one_screen(str(caught.value))
 
 
-@pytest.mark.parametrize("uri", [None, 5, b"x.parquet", ["a", 5]])
+def test_a_uri_without_a_path() -> None:
+    with pytest.raises(fb.InvalidInputError, match="names no path"):
+        fb.read_parquet("file://")
+
+
+@pytest.mark.parametrize("uri", [None, 5, b"x.parquet", ["a", 5], {"a": 1}])
 def test_a_uri_of_the_wrong_type(uri: object) -> None:
     with pytest.raises(TypeError, match="expected a path"):
         fb.read_parquet(uri)  # type: ignore[arg-type]

@@ -123,6 +123,19 @@ def test_inspect_shows_odd_values_shortly(tmp_path: Path) -> None:
     assert "\a" not in printed
 
 
+def test_inspect_keeps_names_off_the_terminal(tmp_path: Path) -> None:
+    write(tmp_path / "a\x1b[2J\n\u202e.parquet", {"c\x1b[31m": [1], "d": [2]})
+    status, out, err = forebay("inspect", tmp_path)
+    assert (status, err) == (0, "")
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert "a\\u{1b}[2J\\n\\u{202e}.parquet" in out
+    assert "c\\u{1b}[31m" in out
+    found = json.loads(forebay("inspect", tmp_path, "--json")[1])
+    assert found["columns"][0]["name"] == "c\x1b[31m"
+    assert found["head"] == [{"c\x1b[31m": "1", "d": "2"}]
+
+
 def test_help_and_version() -> None:
     status, printed, err = forebay("--help")
     assert (status, err) == (0, "")
@@ -222,7 +235,10 @@ def test_progress_on_a_terminal_is_live(tmp_path: Path) -> None:
 # --- signals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_signals_end_a_run_in_order(tmp_path: Path, number: signal.Signals) -> None:
     job = _large_job(tmp_path)
     out = tmp_path / "out"
@@ -238,6 +254,104 @@ def test_signals_end_a_run_in_order(tmp_path: Path, number: signal.Signals) -> N
     assert "panicked" not in err
     # Nothing is committed, and nothing is left.
     assert not out.exists()
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    job = _large_job(tmp_path, copies=20)
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        ["nohup", str(BINARY), "run", str(job)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(
+        lambda: list(out.glob("_forebay/*/part-*")) != [] or process.poll() is not None,
+        "the run has staged something",
+    )
+    process.send_signal(signal.SIGHUP)
+    assert finish(process)[0] == 0
+    assert (out / "_forebay" / "manifest.json").exists()
+
+
+def test_a_file_beyond_the_limit_of_the_process_is_an_error(tmp_path: Path) -> None:
+    job = _large_job(tmp_path)
+    limited = f"ulimit -f 64; exec {BINARY} run {job}"
+    process = subprocess.Popen(
+        ["bash", "-c", limited],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    status, _, err = finish(process)
+    assert status == 1
+    assert "the file is too large" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_result_that_nobody_can_read_is_committed_all_the_same(tmp_path: Path) -> None:
+    job = _large_job(tmp_path, copies=1)
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [str(BINARY), "run", str(job)], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+        _, err = process.communicate()
+    assert process.returncode == 0
+    assert "warning: the job is committed" in err
+    assert "manifest.json), but cannot write to standard output" in err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("FOREBAY_MEMORY_LIMIT", "abc"),
+        ("FOREBAY_MEMORY_LIMIT", "-1"),
+        ("FOREBAY_MEMORY_LIMIT", "0"),
+        ("FOREBAY_PROGRESS_SECONDS", "often"),
+    ],
+)
+def test_variables_that_say_nothing_are_refused(tmp_path: Path, variable: str, value: str) -> None:
+    job = _large_job(tmp_path, copies=1)
+    status, _, err = forebay("run", job, **{variable: value})
+    assert status == 2
+    assert f'the variable {variable} is "{value}"' in err
+    assert not (tmp_path / "out").exists()
+    assert forebay("run", job, **{variable: ""})[0] == 0
+
+
+def test_what_an_overwrite_replaces_is_said(tmp_path: Path) -> None:
+    job = _large_job(tmp_path, copies=1)
+    plan = json.loads(job.read_text())
+    plan["sink"]["parquet"] = {"uri": str(tmp_path / "out"), "mode": "overwrite"}
+    job.write_text(json.dumps(plan))
+    assert "replaces" not in forebay("explain", job)[1]
+    assert "replaced" not in forebay("run", job)[1]
+    assert "; replaces 1 files)" in forebay("explain", job)[1]
+    assert "(replaced 1 files)" in forebay("run", job)[1]
+    assert json.loads(forebay("run", job, "--json")[1])["files_replaced"] == 1
+
+
+@pytest.mark.parametrize("command", ["explain", "run"])
+def test_targets_that_cannot_be_are_refused_by_both_commands(tmp_path: Path, command: str) -> None:
+    source = numbered(tmp_path / "in" / "n.parquet", 10)
+    for uri, what in [
+        ("http://x/y", "unknown scheme"),
+        (str(tmp_path / "*.parquet"), "is a pattern"),
+        (str(tmp_path / "in"), "holds its source"),
+        (str(ROOT), "the folder that this runs in"),
+    ]:
+        job = tmp_path / "job.yaml"
+        sink = {"uri": uri, "mode": "overwrite"}
+        plan = {"source": {"parquet": source}, "sink": {"parquet": sink}}
+        job.write_text(json.dumps(plan))
+        status, printed, err = forebay(command, job)
+        assert (status, printed) == (2, "")
+        assert what in err
+        assert "job.yaml:1:" in err
+        assert "sink.parquet.uri" in err
 
 
 def test_two_runs_into_one_target_commit_once(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -265,6 +267,60 @@ def test_ctrl_c_in_a_long_call(tmp_path: Path, what: str) -> None:
     assert (status, err) == (0, "")
     assert out == "interrupted\n0\n"
     assert not out_folder.exists()
+
+
+@pytest.mark.parametrize("what", ["count", "loader"])
+def test_ctrl_c_while_small_blocks_come_fast(tmp_path: Path, what: str) -> None:
+    path = numbered(tmp_path / "n.parquet", 20_000, row_group=10)
+    code = """
+        ds = fb.read_parquet([sys.argv[1]] * 50).filter("half * 3 > id")
+        calls = {"count": lambda: ds.count(), "loader": lambda: ds.loader(64)}
+        sent = []
+        def send():
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Timer(0.3, send).start()
+        try:
+            calls[sys.argv[2]]()
+            print("came too early")
+        except KeyboardInterrupt:
+            # Generous: a machine under load; the whole scan takes many times as long.
+            print("interrupted", time.monotonic() - sent[0] < 2)
+        # Tasks of the I/O runtime are dropped by its own threads, a moment later.
+        end = time.monotonic() + 10
+        while fb.memory().used and time.monotonic() < end:
+            time.sleep(0.01)
+        print(fb.memory().used)
+        """
+    status, out, err = _run(code, path, what)
+    assert (status, err) == (0, "")
+    assert out == "interrupted True\n0\n"
+
+
+def test_rank_and_world_size_come_together(tmp_path: Path) -> None:
+    path = numbered(tmp_path / "n.parquet", 100)
+    code = """
+        try:
+            fb.read_parquet(sys.argv[1]).loader(4)
+        except fb.InvalidInputError as e:
+            print(e)
+        """
+    for have, lack in [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")]:
+        process = child(PRELUDE + textwrap.dedent(code), path, **{have: "1"})
+        status, out, err = finish(process)
+        assert (status, err) == (0, "")
+        assert f"the variable {have} is set and {lack} is not" in out
+
+
+def test_loaders_and_batches_refuse_to_be_pickled(tmp_path: Path) -> None:
+    dataset = fb.read_parquet(numbered(tmp_path / "n.parquet", 10))
+    loader = dataset.loader(4, format="dlpack")
+    tensor = next(iter(loader))["id"]
+    batch = next(iter(dataset.loader(4, format="arrow")))
+    for value in (loader, tensor, batch):
+        for copy_of in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="make the loader in the worker"):
+                copy_of(value)
 
 
 def test_a_handler_of_the_user_runs_while_next_waits(photographs: str) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import http.server
 import io
+import itertools
 import json
 import random
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -136,6 +141,20 @@ def test_write_of_several_parts(numbers: str, s3: S3Server, tmp_path: Path) -> N
     assert summary["files"] == 1
     table = pq.read_table("data/out-large", filesystem=_s3_filesystem(s3))
     assert np.array_equal(table.column("id").to_numpy(), rows)
+
+
+def test_overwrite_of_what_is_being_read_is_refused(s3: S3Server) -> None:
+    s3.put("data/own/deep/a.parquet", _parquet(0))
+    dataset = fb.read_parquet("s3://data/own/deep/a.parquet")
+    for target in ("s3://data/own/deep", "s3://data/own/", "s3://data"):
+        with pytest.raises(fb.InvalidInputError, match="holds its source"):
+            dataset.write_parquet(target, mode="overwrite")
+    s3.put("data/theirs/k=1/b.parquet", _parquet(0))
+    with pytest.raises(fb.AlreadyExistsError, match="1 Parquet files in subfolders"):
+        dataset.write_parquet("s3://data/theirs", mode="overwrite")
+    assert dataset.write_parquet("s3://data/own/dee", mode="overwrite")["files_replaced"] == 0
+    assert dataset.write_parquet("s3://data/own/dee", mode="overwrite")["files_replaced"] == 1
+    assert fb.read_parquet("s3://data/theirs").count() == 100
 
 
 def test_a_failing_job_commits_nothing(s3: S3Server, tmp_path: Path) -> None:
@@ -342,6 +361,69 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     error = _both("s3://data/in", [str(port)])
     assert isinstance(error, OSError)
+    said = f"nothing answers at http://127.0.0.1:{port} (connection refused, 5 attempts)"
+    assert said in str(error)
+
+
+def test_a_web_server_is_no_s3_server(tmp_path: Path) -> None:
+    handler = functools.partial(_Pages, directory=str(tmp_path))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        for uri in ("s3://b/x/", "s3://b/x.parquet", "s3://b"):
+            with pytest.raises(fb.StorageError, match="does not speak S3") as caught:
+                fb.read_parquet(uri, endpoint=endpoint)
+            assert endpoint in str(caught.value)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Pages(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Endless(http.server.BaseHTTPRequestHandler):
+    """Lists for ever: the same token, or a new one with every page, and never a key."""
+
+    tokens: ClassVar[Iterator[str]] = itertools.repeat("again")
+    # One packet an answer: there are a thousand of them.
+    wbufsize = -1
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        body = (
+            '<?xml version="1.0"?><ListBucketResult><Name>b</Name><KeyCount>0</KeyCount>'
+            f"<IsTruncated>true</IsTruncated><NextContinuationToken>{next(self.tokens)}"
+            "</NextContinuationToken></ListBucketResult>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["the same token", "new tokens"])
+def test_a_listing_that_does_not_end(kind: str) -> None:
+    same = itertools.repeat("again")
+    tokens = same if kind == "the same token" else (str(n) for n in itertools.count())
+    handler = type("Handler", (_Endless,), {"tokens": tokens, "protocol_version": "HTTP/1.1"})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        for uri in ("s3://b/x/", "s3://b/*.parquet"):
+            with pytest.raises(fb.StorageError, match="does not end") as caught:
+                fb.read_parquet(uri, endpoint=endpoint)
+            assert endpoint in str(caught.value)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_not_parquet_on_s3(s3: S3Server) -> None:

@@ -11,6 +11,7 @@ import signal
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -113,11 +114,96 @@ def test_modes(tmp_path: Path) -> None:
     assert len(data_files(out)) == 1
 
 
-def test_overwrite_of_a_folder_that_is_being_read(tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_overwrite_of_what_is_being_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "data" / "out"
     fb.read_parquet(numbered(tmp_path / "in.parquet", 1000)).write_parquet(out)
-    fb.read_parquet(out).filter("id < 10").write_parquet(out, mode="overwrite")
-    assert fb.read_parquet(out).count() == 10
+    (tmp_path / "link").symlink_to(out)
+    before = data_files(out)
+    for source in (out, tmp_path / "link"):
+        for target in (out, tmp_path / "link", out.parent, tmp_path / "other" / ".." / "data"):
+            (tmp_path / "other").mkdir(exist_ok=True)
+            with pytest.raises(fb.InvalidInputError, match="holds its source") as caught:
+                fb.read_parquet(source).write_parquet(target, mode="overwrite")
+            assert "another folder" in caught.value.hint
+    monkeypatch.chdir(out)
+    other = fb.read_parquet(tmp_path / "in.parquet")
+    for target in (".", "..", out):
+        with pytest.raises(fb.InvalidInputError, match="the folder that this runs in"):
+            other.write_parquet(target, mode="overwrite")
+    assert data_files(out) == before
+
+
+def test_overwrite_never_reaches_through_a_linked_folder(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    numbered(source / "precious.parquet", 10)
+    dataset = fb.read_parquet(numbered(tmp_path / "in.parquet", 100))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "link").symlink_to("../src")
+    with pytest.raises(fb.AlreadyExistsError, match="1 Parquet files in subfolders"):
+        dataset.write_parquet(out, mode="overwrite")
+    # A manifest may list what was there before: that is replaced in the manifest, not deleted.
+    dataset.write_parquet(out, mode="append")
+    assert fb.read_parquet(out).count() == 110
+    dataset.limit(5).write_parquet(out, mode="overwrite")
+    assert fb.read_parquet(out).count() == 5
+    assert (source / "precious.parquet").exists()
+    assert (out / "link").is_symlink()
+
+
+def test_overwrite_of_foreign_files(tmp_path: Path) -> None:
+    dataset = fb.read_parquet(numbered(tmp_path / "in.parquet", 100))
+    out = tmp_path / "out"
+    for name in ("a", "b", "c"):
+        numbered(out / f"{name}.parquet", 10)
+    numbered(out / "deep" / "d.parquet", 10)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(fb.AlreadyExistsError, match=r"1 Parquet files.*deep/d\.parquet") as caught:
+        dataset.write_parquet(out, mode="overwrite")
+    assert caught.value.place == "sink.parquet.uri"
+    assert not (out / "_forebay").exists()
+    (out / "deep" / "d.parquet").unlink()
+    assert dataset.write_parquet(out, mode="overwrite")["files_replaced"] == 3
+    assert fb.read_parquet(out).count() == 100
+    assert len(list(out.glob("*.parquet"))) == 1
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_targets_that_are_no_folders(tmp_path: Path) -> None:
+    dataset = fb.read_parquet(numbered(tmp_path / "in.parquet", 10))
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(fb.NotFoundError, match="link to a folder that does not exist"):
+        dataset.write_parquet(tmp_path / "link")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "_forebay").write_text("a file")
+    for mode in ("error", "append", "overwrite"):
+        with pytest.raises(fb.InvalidInputError, match="_forebay is a file"):
+            dataset.write_parquet(tmp_path / "out", mode=mode)
+    for uri in ("http://x/y", "gs://b/c"):
+        with pytest.raises(fb.InvalidInputError, match="unknown scheme"):
+            dataset.write_parquet(uri)
+    for uri in (tmp_path / "o" / "*.parquet", "s3://b/o?"):
+        with pytest.raises(fb.InvalidInputError, match="is a pattern"):
+            dataset.write_parquet(uri)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.parquet", "link", "out"]
+
+
+@pytest.mark.parametrize("threads", [0, True, -1, 2**70, "2", 1.5, b"x"])
+def test_threads_of_a_job_are_checked_as_those_of_a_loader(tmp_path: Path, threads: Any) -> None:
+    dataset = fb.read_parquet(numbered(tmp_path / "in.parquet", 10))
+    texts = []
+    for call in (
+        lambda: dataset.loader(4, num_threads=threads),
+        lambda: dataset.write_parquet(tmp_path / "out", num_threads=threads),
+    ):
+        with pytest.raises((fb.InvalidInputError, TypeError)) as caught:
+            call()
+        texts.append(str(caught.value).replace("write_parquet(", "loader("))
+    assert texts[0] == texts[1]
+    assert "num_threads=" in texts[0]
+    assert not (tmp_path / "out").exists()
 
 
 def test_foreign_data_in_the_target_is_not_overwritten_by_mistake(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use arrow::util::pretty::pretty_format_batches;
 use clap::Args;
-use forebay::text::{bytes, count};
+use forebay::text::{bytes, count, shorten, visible};
 use forebay::{Error, Inspect, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -28,13 +28,16 @@ pub struct InspectArgs {
 /// Files that are listed one by one; more are summed up.
 const FILES_SHOWN: usize = 20;
 
+/// Characters of a type that are shown: wide structs are longer than any screen.
+const TYPE_SHOWN: usize = 200;
+
 /// Characters of a value that are shown.
 const VALUE_SHOWN: usize = 40;
 
 /// Prints what is in a dataset.
 pub fn inspect(args: &InspectArgs, as_json: bool) -> Result<()> {
     let i = forebay::inspect(args.uri.clone(), args.storage.options(), args.rows)?;
-    let head = i.head.iter().map(shown).collect::<Result<Vec<_>>>()?;
+    let head = i.head.iter().map(|batch| shown(batch, !as_json)).collect::<Result<Vec<_>>>()?;
     if as_json {
         let mut out = i.to_json();
         if let Value::Object(map) = &mut out {
@@ -57,8 +60,13 @@ fn to_text(i: &Inspect, head: &[RecordBatch]) -> Result<String> {
         ),
         "\ncolumns:".to_owned(),
     ];
-    let width = i.columns.iter().map(|(n, _, _)| n.chars().count()).max().unwrap_or(0);
-    for (name, kind, null) in &i.columns {
+    let columns: Vec<(String, String, bool)> = i
+        .columns
+        .iter()
+        .map(|(name, kind, null)| (visible(name), visible(&shorten(kind, TYPE_SHOWN)), *null))
+        .collect();
+    let width = columns.iter().map(|(n, _, _)| n.chars().count()).max().unwrap_or(0);
+    for (name, kind, null) in &columns {
         lines.push(format!("  {name:width$}  {kind}{}", if *null { "" } else { " not null" }));
     }
     lines.push("\nfiles:".to_owned());
@@ -66,7 +74,7 @@ fn to_text(i: &Inspect, head: &[RecordBatch]) -> Result<String> {
         let largest = file.row_groups.iter().map(|(_, b)| *b).max().unwrap_or(0);
         lines.push(format!(
             "  {}  {} rows, {} row groups (largest {}), {}",
-            file.uri,
+            visible(&file.uri),
             count(file.rows),
             file.row_groups.len(),
             bytes(largest),
@@ -84,8 +92,9 @@ fn to_text(i: &Inspect, head: &[RecordBatch]) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// The batch with every value as a short text: a picture is shown by its size, not its bytes.
-fn shown(batch: &RecordBatch) -> Result<RecordBatch> {
+/// The batch with every value as a short text: a picture is shown by its size, not its bytes. `names`:
+/// also with names that a terminal can show.
+fn shown(batch: &RecordBatch, names: bool) -> Result<RecordBatch> {
     let columns: Vec<ArrayRef> = batch
         .columns()
         .iter()
@@ -99,7 +108,13 @@ fn shown(batch: &RecordBatch) -> Result<RecordBatch> {
         .schema()
         .fields()
         .iter()
-        .map(|f| Field::new(f.name(), DataType::Utf8, true))
+        .map(|f| {
+            Field::new(
+                if names { visible(f.name()) } else { f.name().clone() },
+                DataType::Utf8,
+                true,
+            )
+        })
         .collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
         .map_err(|e| Error::internal("cannot show the rows").with_source(e))
@@ -126,15 +141,7 @@ fn value(array: &ArrayRef, row: usize) -> Result<Option<String>> {
         .try_to_string()
         .map_err(|e| Error::internal("cannot show a value").with_source(e))?;
     // Data must not be able to talk to the terminal.
-    let mut shown = String::new();
-    for (n, c) in text.chars().enumerate() {
-        if n == VALUE_SHOWN {
-            shown.push('…');
-            break;
-        }
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    Ok(Some(shown))
+    Ok(Some(visible(&shorten(&text, VALUE_SHOWN + 1))))
 }
 
 fn head_json(head: &[RecordBatch]) -> Value {

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use forebay::text::{bytes, count};
-use forebay::{Progress, notices};
+use forebay::{Error, Progress, Result, notices};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::text::note;
@@ -15,9 +15,22 @@ const PLAIN_EVERY: Duration = Duration::from_secs(10);
 /// Another pause between the lines of a log file, in seconds.
 const PAUSE: &str = "FOREBAY_PROGRESS_SECONDS";
 
-fn pause() -> Duration {
-    let given = std::env::var(PAUSE).ok().and_then(|text| text.trim().parse().ok());
-    given.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(PLAIN_EVERY)
+fn pause() -> Result<Duration> {
+    match std::env::var_os(PAUSE).filter(|text| !text.is_empty()) {
+        None => Ok(PLAIN_EVERY),
+        Some(text) => pause_of(&text.to_string_lossy()),
+    }
+}
+
+fn pause_of(text: &str) -> Result<Duration> {
+    let seconds = text.trim().parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
+    seconds.ok_or_else(|| {
+        Error::invalid(format!(
+            "the variable {PAUSE} is {text:?}, which is not a number of seconds"
+        ))
+        .at_place(PAUSE)
+        .with_hint(format!("for example {PAUSE}=10"))
+    })
 }
 
 /// Shows how a job goes.
@@ -29,14 +42,14 @@ pub struct Line {
 
 impl Line {
     /// A line on standard error.
-    pub fn new() -> Self {
+    pub fn new() -> Result<Self> {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(0);
             let style = ProgressStyle::with_template("{bar:24} {pos}/{len} blocks  {msg}");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Self { bar, last: Instant::now(), pause: pause() }
+        Ok(Self { bar, last: Instant::now(), pause: pause()? })
     }
 
     /// Shows the newest figures.
@@ -87,4 +100,19 @@ pub fn install_warnings() {
         let word = if error { "error" } else { "warning" };
         note(format_args!("{word}: {line}"));
     });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_pause_that_is_none_is_refused() {
+        assert_eq!(pause_of("0.5").unwrap(), Duration::from_millis(500));
+        for text in ["abc", "-1", "nan", "inf"] {
+            let e = pause_of(text).unwrap_err();
+            assert!(e.is_usage() && e.message().contains(PAUSE), "{e}");
+        }
+    }
 }

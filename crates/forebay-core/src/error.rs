@@ -8,6 +8,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::text::{brief, shorten};
+
 /// The result type of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -85,6 +87,9 @@ impl Location {
     }
 }
 
+/// Characters of a column's name that are shown.
+const COLUMN: usize = 200;
+
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut sep = "";
@@ -101,7 +106,7 @@ impl fmt::Display for Location {
             sep = ", ";
         }
         if let Some(column) = &self.column {
-            write!(f, "{sep}column {column}")?;
+            write!(f, "{sep}column {}", shorten(column, COLUMN))?;
         }
         Ok(())
     }
@@ -129,7 +134,7 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
-            message: message.into(),
+            message: brief(message.into()),
             place: None,
             location: Location::default(),
             hint: None,
@@ -154,7 +159,7 @@ impl Error {
     /// nothing: an existing place is kept.
     #[must_use]
     pub fn at_place(mut self, place: impl Into<String>) -> Self {
-        self.0.place.get_or_insert_with(|| place.into());
+        self.0.place.get_or_insert_with(|| brief(place.into()));
         self
     }
 
@@ -205,14 +210,14 @@ impl Error {
     /// What the user can do. Kept if one is there already.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.0.hint.get_or_insert_with(|| hint.into());
+        self.0.hint.get_or_insert_with(|| brief(hint.into()));
         self
     }
 
     /// Replaces the hint: for a caller that knows a better one.
     #[must_use]
     pub fn with_better_hint(mut self, hint: impl Into<String>) -> Self {
-        self.0.hint = Some(hint.into());
+        self.0.hint = Some(brief(hint.into()));
         self
     }
 
@@ -272,7 +277,7 @@ impl Error {
         let mut cause = std::error::Error::source(self);
         let mut last = out.clone();
         while let Some(c) = cause {
-            let text = c.to_string();
+            let text = brief(c.to_string());
             // Many libraries repeat their cause in their own message; say each thing once.
             if !last.contains(&text) {
                 let _ = write!(out, "\n  caused by: {text}");

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_core::suggest::in_sql;
+use forebay_core::suggest::not_null;
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_feed::{Column, Dense, Slab};
 use forebay_ops::Scratch;
@@ -86,10 +86,8 @@ fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Res
     bytes_at(arrow_of(&part.columns[column])?, row)
         .and_then(|bytes| {
             bytes.ok_or_else(|| {
-                Error::new(ErrorKind::Schema, "the image is null").with_hint(format!(
-                    "leave such rows out with filter('{} IS NOT NULL')",
-                    in_sql(name)
-                ))
+                Error::new(ErrorKind::Schema, "the image is null")
+                    .with_hint(format!("leave such rows out with {}", not_null(name)))
             })
         })
         .map_err(|e| part.locate(e.in_column(name), row))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, ListArray, new_empty_array};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::Field;
-use forebay_core::suggest::in_sql;
+use forebay_core::suggest::{in_python, in_sql, not_null, sql_in_python};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_plan::{Fill, Lists};
 
@@ -45,7 +45,7 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
     };
     if let Some(i) = (0..array.len()).find(|i| array.is_null(*i)) {
         let error = Error::new(ErrorKind::Schema, "a null list cannot go into a tensor")
-            .with_hint(format!("leave such rows out with filter('{} IS NOT NULL')", in_sql(name)));
+            .with_hint(format!("leave such rows out with {}", not_null(name)));
         return Err(located(error, i));
     }
     let fill = fill_bytes(spec.dtype, spec.fill.unwrap_or(Fill::Int(0))).ok_or_else(|| {
@@ -58,7 +58,10 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
         if let Some(i) = ranges.iter().position(bad) {
             let error =
                 Error::new(ErrorKind::Schema, "a null within a list cannot go into a tensor")
-                    .with_hint(format!("fill nulls with fill={{{name:?}: 0}} in loader()"));
+                    .with_hint(format!(
+                        "fill nulls with fill={{{}: 0}} in loader()",
+                        in_python(name)
+                    ));
             return Err(located(error, i));
         }
     }
@@ -86,14 +89,16 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
                 (None, None) => 0,
             };
             if let Some((i, other)) = lengths().enumerate().find(|(_, m)| *m != n) {
+                let quoted = in_python(name);
                 let error = Error::new(
                     ErrorKind::Schema,
                     format!("lists of shapes [{n}] and [{other}] do not fit one dense tensor"),
                 )
                 .with_hint(format!(
-                    "choose lists={{{name:?}: \"pad\"}} (filled up to the longest of the batch) or \
-                     lists={{{name:?}: \"ragged\"}} (values and offsets) in loader(); or bucket: keep \
-                     one length with filter(\"cardinality({name}) = {n}\")"
+                    "choose lists={{{quoted}: \"pad\"}} (filled up to the longest of the batch) or \
+                     lists={{{quoted}: \"ragged\"}} (values and offsets) in loader(); or bucket: keep \
+                     one length with filter({})",
+                    sql_in_python(&format!("cardinality({}) = {n}", in_sql(name)))
                 ));
                 return Err(located(error, i));
             }

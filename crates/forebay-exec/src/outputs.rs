@@ -3,10 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
-use forebay_core::suggest::in_sql;
+use forebay_core::suggest::{cast_to, in_python};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
 use forebay_plan::{Fill, ImageMode, Lists, Normalized, OutputKind, PerColumn};
+
+use crate::part::{fill_bytes, unfit};
 
 /// What the consumer wants of the columns.
 #[derive(Clone, Debug)]
@@ -164,7 +166,7 @@ pub fn resolve(
                 .with_hint(forebay_core::suggest::hint(named, names)));
         }
     }
-    normal
+    let outputs: Vec<OutputSpec> = normal
         .outputs
         .iter()
         .map(|output| {
@@ -201,7 +203,57 @@ pub fn resolve(
             };
             Ok(OutputSpec { name, make })
         })
-        .collect()
+        .collect::<Result<_>>()?;
+    check_fill(&outputs, options)?;
+    Ok(outputs)
+}
+
+/// Checks fill values against the columns that they are for, rather than at the first null hours later.
+/// A value that is named for a column has to fit it; one for all columns has to fit at least one, since
+/// those that it does not fit may have no nulls.
+fn check_fill(outputs: &[OutputSpec], options: &OutputOptions) -> Result<()> {
+    let Some(given) = options.fill.as_ref().filter(|_| !options.arrow) else { return Ok(()) };
+    let mut fits = false;
+    let mut first = None;
+    for output in outputs {
+        let (names, dtype): (&[Arc<str>], DType) = match &output.make {
+            Make::Dense(spec) => (&spec.names, spec.dtype),
+            Make::List(spec) => (std::slice::from_ref(&output.name), spec.dtype),
+            Make::Image(_) | Make::Arrow { .. } => {
+                if let PerColumn::Named(pairs) = given
+                    && pairs.iter().any(|(name, _)| **name == *output.name)
+                {
+                    let what = match &output.make {
+                        Make::Image(_) => "images".to_owned(),
+                        Make::Arrow { field, .. } => format!("type {}", field.data_type()),
+                        _ => "another kind".to_owned(),
+                    };
+                    return Err(Error::invalid(format!("fill is for numbers, and this is a column of {what}"))
+                        .at_place("loader(fill=...)")
+                        .in_column(&*output.name)
+                        .with_hint(format!(
+                            "leave {:?} out of fill; its nulls stay None, or give them a value with coalesce in \
+                             with_column",
+                            output.name
+                        )));
+                }
+                continue;
+            }
+        };
+        for name in names {
+            let Some(fill) = given.get(name).or_else(|| given.get(&output.name)) else { continue };
+            if fill_bytes(dtype, *fill).is_some() {
+                fits = true;
+                continue;
+            }
+            let error = unfit(name, dtype, *fill);
+            if matches!(given, PerColumn::Named(_)) {
+                return Err(error);
+            }
+            first.get_or_insert(error);
+        }
+    }
+    first.filter(|_| !fits).map_or(Ok(()), Err)
 }
 
 fn stacked(kind: &OutputKind, name: &str) -> bool {
@@ -217,9 +269,8 @@ fn stackable(field: &Field) -> Result<()> {
         )
         .in_column(field.name())
         .with_hint(format!(
-            "stack takes numbers and booleans; convert it first, e.g. with_column({:?}, 'CAST({} AS DOUBLE)')",
-            field.name(),
-            in_sql(field.name())
+            "stack takes numbers and booleans; convert it first, e.g. {}",
+            cast_to(field.name(), "DOUBLE")
         ))),
     }
 }
@@ -296,22 +347,28 @@ fn plain(name: &Arc<str>, from: usize, field: &Field, options: &OutputOptions) -
         DataType::Decimal32(..)
         | DataType::Decimal64(..)
         | DataType::Decimal128(..)
-        | DataType::Decimal256(..) => "CAST({} AS DOUBLE)",
-        t if t.is_temporal() => "CAST({} AS BIGINT)",
+        | DataType::Decimal256(..) => "DOUBLE",
+        t if t.is_temporal() => "BIGINT",
+        DataType::Dictionary(_, values) if values.is_integer() => "BIGINT",
+        DataType::Dictionary(_, values) if values.is_floating() => "DOUBLE",
         _ => {
             return Err(Error::new(
                 ErrorKind::Schema,
                 format!("a column of type {data_type} has no tensor form"),
             )
             .in_column(&**name)
-            .with_hint(format!("leave it out with drop([{name:?}]), or use format=\"arrow\"")));
+            .with_hint(format!(
+                "leave it out with drop([{}]), or use format=\"arrow\"",
+                in_python(name)
+            )));
         }
     };
     Err(Error::new(ErrorKind::Schema, format!("a column of type {data_type} has no tensor form"))
         .in_column(&**name)
         .with_hint(format!(
-            "convert it with with_column({name:?}, '{}'), leave it out with drop([{name:?}]), or use format=\"arrow\"",
-            cast.replace("{}", &in_sql(name))
+            "convert it with {}, leave it out with drop([{}]), or use format=\"arrow\"",
+            cast_to(name, cast),
+            in_python(name)
         )))
 }
 

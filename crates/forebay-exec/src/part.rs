@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::{Buffer, MutableBuffer, NullBuffer};
 use arrow::datatypes::DataType;
-use forebay_core::suggest::in_sql;
+use forebay_core::suggest::{cast_to, in_python, not_null};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_plan::Fill;
 use half::{bf16, f16};
@@ -168,23 +168,23 @@ impl Part {
         let name = spec.names.first().map_or("", |n| &**n);
         if let Some(list) = array.as_fixed_size_list_opt() {
             if list.null_count() > 0 {
-                return Err(self.null_error(name, list.nulls(), 0));
+                return Err(self.null_error(name, list.nulls(), 0, true));
             }
             let n = spec.row.first().copied().unwrap_or(0);
             let values = list.values().slice(list.value_offset(0) as usize, list.len() * n);
-            return self.flat(name, spec.dtype, fill, &values, n.max(1));
+            return self.flat(name, spec.dtype, fill, &values, Some(n.max(1)));
         }
-        self.flat(name, spec.dtype, fill, array, 1)
+        self.flat(name, spec.dtype, fill, array, None)
     }
 
-    /// The values of a primitive array, `per_row` to a row; nulls filled.
+    /// The values of a primitive array, nulls filled; `per_list` of them are one row's list.
     fn flat(
         &self,
         name: &str,
         dtype: DType,
         fill: Option<Fill>,
         array: &ArrayRef,
-        per_row: usize,
+        per_list: Option<usize>,
     ) -> Result<Buffer> {
         let nulls = array.nulls().filter(|n| n.null_count() > 0);
         let size = dtype.size();
@@ -197,21 +197,36 @@ impl Part {
             buffer.slice_with_length(data.offset() * size, data.len() * size)
         };
         let Some(nulls) = nulls else { return Ok(bytes) };
-        let Some(fill) = fill else { return Err(self.null_error(name, Some(nulls), per_row)) };
+        let Some(fill) = fill else {
+            let per_row = per_list.unwrap_or(1);
+            return Err(self.null_error(name, Some(nulls), per_row, per_list.is_some()));
+        };
         let value = fill_bytes(dtype, fill).ok_or_else(|| unfit(name, dtype, fill))?;
         let mut bytes = bytes.to_vec();
         each_null(nulls, |i| bytes[i * size..(i + 1) * size].copy_from_slice(&value[..size]));
         Ok(Buffer::from_vec(bytes))
     }
 
-    fn null_error(&self, column: &str, nulls: Option<&NullBuffer>, per_row: usize) -> Error {
+    fn null_error(
+        &self,
+        column: &str,
+        nulls: Option<&NullBuffer>,
+        per_row: usize,
+        list: bool,
+    ) -> Error {
         let row = nulls.and_then(|n| (0..n.len()).find(|i| n.is_null(*i))).unwrap_or(0);
-        let error = Error::new(ErrorKind::Schema, "a null cannot go into a dense tensor")
+        let fill = format!("fill nulls with fill={{{}: 0}} in loader()", in_python(column));
+        let out = format!("leave such rows out with {}", not_null(column));
+        // `per_row` is 0 for a list that is null itself: there is no element to fill. Within a list,
+        // IS NOT NULL of the column says nothing.
+        let (what, hint) = match (list, per_row) {
+            (false, _) => ("a null", format!("{fill}, or {out}")),
+            (true, 0) => ("a null list", out),
+            (true, _) => ("a null within the list", fill),
+        };
+        let error = Error::new(ErrorKind::Schema, format!("{what} cannot go into a dense tensor"))
             .in_column(column)
-            .with_hint(format!(
-                "fill nulls with fill={{{column:?}: 0}} in loader(), or leave such rows out with filter('{} IS NOT NULL')",
-                in_sql(column)
-            ));
+            .with_hint(hint);
         self.locate(error, row / per_row.max(1))
     }
 
@@ -233,7 +248,7 @@ impl Part {
             let fill = match (nulls, fill) {
                 (None, _) => None,
                 (Some(nulls), None) => {
-                    return Err(self.null_error(&spec.names[j], Some(nulls), 1));
+                    return Err(self.null_error(&spec.names[j], Some(nulls), 1, false));
                 }
                 (Some(_), Some(fill)) => {
                     let value = D::of_fill(fill);
@@ -273,13 +288,13 @@ fn is_stack(spec: &DenseSpec, batch: &RecordBatch) -> bool {
         && !matches!(batch.column(spec.from[0]).data_type(), DataType::FixedSizeList(..))
 }
 
-fn unfit(column: &str, dtype: DType, fill: Fill) -> Error {
+pub(crate) fn unfit(column: &str, dtype: DType, fill: Fill) -> Error {
     Error::invalid(format!("fill={} does not fit a column of {dtype}", said(fill)))
         .at_place("loader(fill=...)")
         .in_column(column)
         .with_hint(format!(
-            "choose a value of {dtype}, or make the column a float with with_column({column:?}, 'CAST({} AS DOUBLE)')",
-            in_sql(column)
+            "choose a value of {dtype}, or make the column a float with {}",
+            cast_to(column, "DOUBLE")
         ))
 }
 
@@ -287,7 +302,8 @@ fn misfit(column: &str, dtype: DType) -> Error {
     Error::new(ErrorKind::Schema, format!("a value does not fit a stack of {dtype}"))
         .in_column(column)
         .with_hint(format!(
-            "give stack(dtype=...) a type that holds all values, or bring them into range with with_column({column:?}, ...) first"
+            "give stack(dtype=...) a type that holds all values, or bring them into range with with_column({}, ...) first",
+            in_python(column)
         ))
 }
 

@@ -6,11 +6,12 @@
 //! byte budget and the prefetch permits of its run.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::cmp::Ordering as Order;
 use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Once};
 use std::thread::JoinHandle;
 
 use forebay_core::sync::lock;
@@ -99,6 +100,7 @@ pub struct PoolHandle(Arc<Shared>);
 impl Pool {
     /// Starts `threads` threads (at least one).
     pub fn start(threads: usize, cancel: Cancel) -> Result<Self> {
+        quiet_panics();
         let shared =
             Arc::new(Shared { queue: Mutex::default(), available: Condvar::new(), cancel });
         let mut pool = Self { shared, threads: Vec::new() };
@@ -201,12 +203,45 @@ impl PoolHandle {
     }
 }
 
+thread_local! {
+    /// How many calls of [`caught`] this thread is in.
+    static CATCHING: Cell<u32> = const { Cell::new(0) };
+    /// Where the last panic that was kept silent happened.
+    static PANICKED_AT: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Keeps panics that become errors off standard error: the error says what happened, and a library
+/// does not print. Every other panic goes to the hook that was there before.
+pub fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let caught = CATCHING.get() > 0
+                || std::thread::current().name().is_some_and(|n| n.starts_with("forebay-"));
+            if caught {
+                PANICKED_AT.set(panic.location().map(ToString::to_string));
+            } else {
+                previous(panic);
+            }
+        }));
+    });
+}
+
 /// Runs work and turns a panic into an error: one bad row must not take the trainer down.
 pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    quiet_panics();
+    CATCHING.set(CATCHING.get() + 1);
     // What the closure touches is dropped or reported as failed when it unwinds, so no broken
     // state is seen afterwards.
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        Err(Error::internal(format!("the engine panicked: {}", panic_text(&*panic))))
+    let result = catch_unwind(AssertUnwindSafe(work));
+    CATCHING.set(CATCHING.get() - 1);
+    result.unwrap_or_else(|panic| {
+        let error = Error::internal(format!("the engine panicked: {}", panic_text(&*panic)));
+        Err(match PANICKED_AT.take() {
+            Some(at) => error.with_source(std::io::Error::other(format!("a panic at {at}"))),
+            None => error,
+        })
     })
 }
 
@@ -249,6 +284,27 @@ mod tests {
             crate::runtime::wait(handle.run(0, |_| panic!("row 3 is odd"))).unwrap();
         assert!(result.unwrap_err().message().contains("row 3 is odd"));
         assert_eq!(crate::runtime::wait(handle.run(1, |_| Ok(7))).unwrap().unwrap(), 7);
+    }
+
+    #[test]
+    fn only_caught_panics_are_silent() {
+        // Hooks are the process's, so the test looks at what reaches one set before ours.
+        static SEEN: AtomicBool = AtomicBool::new(false);
+        quiet_panics();
+        let ours = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload().downcast_ref::<&str>() == Some(&"not ours") {
+                SEEN.store(true, Ordering::Relaxed);
+            }
+            ours(panic);
+        }));
+        let error = caught::<()>(|| panic!("ours")).unwrap_err();
+        assert!(error.report().contains("caused by: a panic at "), "{error:?}");
+        assert!(!SEEN.load(Ordering::Relaxed));
+        let other = std::thread::Builder::new().name("other".to_owned());
+        assert!(other.spawn(|| panic!("not ours")).unwrap().join().is_err());
+        assert!(SEEN.load(Ordering::Relaxed));
+        assert_eq!(CATCHING.get(), 0);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub fn io() -> Result<Arc<Runtime>> {
     {
         return Ok(Arc::clone(runtime));
     }
+    crate::pool::quiet_panics();
     let runtime = Builder::new_multi_thread()
         .worker_threads(IO_THREADS)
         .max_blocking_threads(BLOCKING_THREADS)

@@ -4,7 +4,7 @@
 //! far fetching runs ahead; dropping the scan stops everything.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use forebay_core::reorder::{Next, Reorder};
@@ -44,12 +44,16 @@ pub struct Scanned<T> {
 /// threads decode.
 const AHEAD: usize = 4;
 
+/// Between two calls of the owner's tick, which is where Ctrl-C is seen.
+const TICK: Duration = Duration::from_millis(50);
+
 /// The scan. Fields are dropped in order: first the reads, then the threads.
 pub struct Scan<T: Send + 'static> {
     _feeder: Abort,
     ready: Arc<Reorder<Result<Scanned<T>>>>,
     account: Account,
     pool: Pool,
+    ticked: Instant,
 }
 
 impl<T: Send + 'static> Scan<T> {
@@ -91,14 +95,21 @@ impl<T: Send + 'static> Scan<T> {
                 while tasks.join_next().await.is_some() {}
             })
         };
-        Ok(Self { _feeder: Abort(feeder), ready, account, pool })
+        Ok(Self { _feeder: Abort(feeder), ready, account, pool, ticked: Instant::now() })
     }
 
-    /// The next block in sequence; `None` at the end. `tick` is called about ten times a second
-    /// while nothing comes, and may stop the wait with an error.
+    /// The next block in sequence; `None` at the end. `tick` is called about ten times a second,
+    /// whether blocks come or not, and may stop the scan with an error.
     pub fn next(&mut self, mut tick: impl FnMut() -> Result<()>) -> Option<Result<Scanned<T>>> {
         loop {
-            match self.ready.take(Duration::from_millis(100)) {
+            // Not only where the wait is long: small blocks come faster than any wait ends.
+            if self.ticked.elapsed() >= TICK {
+                self.ticked = Instant::now();
+                if let Err(e) = tick() {
+                    return Some(Err(e));
+                }
+            }
+            match self.ready.take(TICK) {
                 Next::Item(item) => {
                     self.account.set_head(self.ready.position());
                     return Some(item);
@@ -107,11 +118,7 @@ impl<T: Send + 'static> Scan<T> {
                 Next::Closed => {
                     return Some(Err(Error::new(ErrorKind::Cancelled, "the run was stopped")));
                 }
-                Next::TimedOut => {
-                    if let Err(e) = tick() {
-                        return Some(Err(e));
-                    }
-                }
+                Next::TimedOut => {}
             }
         }
     }

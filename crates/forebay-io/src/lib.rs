@@ -18,4 +18,4 @@ mod writer;
 
 pub use dataset::{Block, ColumnSummary, DataFile, Dataset, FileSummary, Pin, RowGroupSummary};
 pub use reader::{BlockReader, Cost, Fetched, Selection, Sink, select_rows};
-pub use writer::{LeftBehind, ParquetWriter, WriteSummary, WrittenFile};
+pub use writer::{LeftBehind, ParquetWriter, Survey, WriteSummary, WrittenFile, survey};

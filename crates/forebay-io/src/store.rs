@@ -12,6 +12,7 @@
 
 pub mod fault;
 pub(crate) mod local;
+mod pages;
 pub(crate) mod problem;
 pub(crate) mod remote;
 mod s3;
@@ -102,6 +103,9 @@ pub(crate) fn resolve(uri: &str, options: &StorageOptions) -> Result<Place> {
         });
     }
     match scheme {
+        "file" if rest.is_empty() || !rest.contains('/') => {
+            Err(Error::invalid(format!("{uri:?} names no path")).with_hint("write file:///path"))
+        }
         "file" => {
             if !(authority.is_empty() || authority == "localhost") {
                 return Err(Error::invalid(format!("{uri:?} names a host, {authority:?}"))
@@ -180,6 +184,7 @@ mod tests {
         assert!(hint("gs://b/x").0.contains("unknown scheme \"gs\""));
         assert!(hint("s3:///x").0.contains("names no bucket"));
         assert!(hint("file://host/x").1.contains("file:///"));
+        assert!(hint("file://").0.contains("names no path"));
     }
 
     #[test]

@@ -14,24 +14,24 @@
 //! so that a caller can run each where it belongs. Call `ship` after every `write`: what is encoded
 //! waits in memory until then, at most about a row group for each write.
 
+mod before;
 mod encode;
 mod local;
 mod remote;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_plan::{ParquetSink, WriteMode};
 
+use before::{Before, before};
+pub use before::{Survey, survey};
+
 use crate::blocking;
-use crate::footer;
-use crate::listing::{self, Listed};
 use crate::manifest::{Entry, Manifest};
-use crate::schema::unify;
 use crate::store::{Place, resolve};
 
 /// A file that was written.
@@ -99,14 +99,6 @@ struct Outgoing {
 enum Target {
     Local(local::LocalTarget),
     Remote(remote::RemoteTarget),
-}
-
-/// What was in the target when the run began.
-#[derive(Default)]
-struct Before {
-    manifest: Option<Manifest>,
-    /// The files that count: those of the manifest, or the data files of a folder without one.
-    entries: Vec<Entry>,
 }
 
 /// Writes one run's files and commits them.
@@ -272,51 +264,6 @@ impl ParquetWriter {
         };
         LeftBehind { paths }
     }
-}
-
-/// Finds what the target holds and checks it against the mode. Not a method: the writer itself may
-/// not be borrowed across an await, because its encoders are not `Sync`.
-async fn before(
-    sink: &ParquetSink,
-    manifest: Option<Manifest>,
-    schema: &SchemaRef,
-) -> Result<Before> {
-    // A manifest says what counts, so that a dataset which lost a file can still be replaced.
-    let entries: Vec<Entry> = match &manifest {
-        Some(manifest) => manifest.files.clone(),
-        None => {
-            let found = listing::folder(&sink.uri, &sink.storage).await?;
-            found.iter().map(entry_of).collect()
-        }
-    };
-    match sink.mode {
-        WriteMode::Error if manifest.is_some() || !entries.is_empty() => {
-            let n = entries.len();
-            let what = match &manifest {
-                Some(_) => format!("{} holds committed output ({n} files)", sink.uri),
-                None => format!("{} holds {n} Parquet files", sink.uri),
-            };
-            return Err(Error::new(ErrorKind::AlreadyExists, what)
-                .with_hint("set mode to overwrite or append, or write to another folder"));
-        }
-        WriteMode::Append => {
-            let found = listing::folder(&sink.uri, &sink.storage).await?;
-            if let Some(first) = found.first() {
-                let old = footer::read(first).await?;
-                unify(&[
-                    (Arc::clone(&first.uri), old.schema),
-                    ("the new output".into(), Arc::clone(schema)),
-                ])
-                .map_err(|e| e.with_hint("append only what has the same columns and types"))?;
-            }
-        }
-        WriteMode::Error | WriteMode::Overwrite => {}
-    }
-    Ok(Before { manifest, entries })
-}
-
-fn entry_of(listed: &Listed) -> Entry {
-    Entry { path: listed.relative.clone(), bytes: listed.pin.size, rows: None }
 }
 
 /// The error of a run that lost the race to commit.

@@ -125,7 +125,8 @@ fn read_plan(c: &Cursor<'_>) -> Result<Plan> {
 fn read_format<'n>(c: &Cursor<'n>, what: &str, example: &str) -> Result<Cursor<'n>> {
     let (word, value, place) = c.tagged(what, FORMATS, LATER_FORMATS, example)?;
     value.ok_or_else(|| {
-        place.error(format!("{word} needs a uri"), "for example parquet: data/*.parquet")
+        let uri = if what == "a sink" { "out/" } else { "data/*.parquet" };
+        place.error(format!("{word} needs a uri"), format!("for example {word}: {uri}"))
     })
 }
 

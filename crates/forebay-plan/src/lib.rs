@@ -27,6 +27,7 @@ pub use builder::PlanBuilder;
 pub use columns::{ColumnKind, Normalized, Output, OutputKind, normalize};
 pub use hash::PlanHash;
 pub use job::JobFile;
+pub use limits::MEMORY as MEMORY_LIMIT;
 pub use loader::{BatchSize, Fill, Format, Lists, LoaderOptions, PerColumn};
 pub use node::Node;
 pub use plan::*;

@@ -26,7 +26,7 @@ pub(crate) const MAX_CHANNELS: usize = 4;
 pub(crate) const BATCH: RangeInclusive<u64> = 1..=1 << 31;
 
 /// A loader's memory: below a mebibyte the number was meant in other units.
-pub(crate) const MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 50;
+pub const MEMORY: RangeInclusive<u64> = 1 << 20..=1 << 50;
 
 /// What is said of a plan that holds a password.
 pub(crate) const CREDENTIALS: &str = "a plan never holds credentials";

@@ -408,6 +408,13 @@ impl LoaderOptions {
     }
 }
 
+/// Reads the argument `num_threads` of another call than `loader`, as JSON: the same range and words.
+pub fn threads(call: &str, json: &str) -> Result<Option<u64>> {
+    let node = Node::from_json(json)?;
+    let fields = Cursor::root(&node, Origin::Call(call)).fields(&["num_threads"], "4")?;
+    fields.get("num_threads").map(|c| c.whole(THREADS, "4")).transpose()
+}
+
 fn per_column<T>(c: &Cursor<'_>, read: impl Fn(&Cursor<'_>) -> Result<T>) -> Result<PerColumn<T>> {
     match c.entries() {
         None => Ok(PerColumn::All(read(c)?)),

@@ -8,6 +8,8 @@
 //! save typing in long job files), but the tree that they may grow into is not larger than an
 //! honest file could be.
 
+mod not_finite;
+
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -133,7 +135,11 @@ impl Node {
     /// Reads JSON. Positions are not kept: JSON is what programs write.
     pub fn from_json(text: &str) -> Result<Self> {
         check_length(text, Origin::Plan)?;
-        let data: Data<Json> = serde_json::from_str(text).map_err(|e| {
+        let parsed = serde_json::from_str(text).or_else(|e| match not_finite::marked(text) {
+            Some(marked) => serde_json::from_str(&marked),
+            None => Err(e),
+        });
+        let data: Data<Json> = parsed.map_err(|e| {
             let (line, column) = (e.line(), e.column());
             // The parser ends its message with the position, which is in the place already.
             let message = e.to_string();
@@ -341,12 +347,6 @@ fn yaml_error(error: &serde_saphyr::Error, origin: &str) -> Error {
         E::UnknownAnchor { .. } => {
             "put a text that starts with * or & in quotes, such as '*.parquet'"
         }
-        E::Budget { .. }
-        | E::AliasReplayLimitExceeded { .. }
-        | E::AliasExpansionLimitExceeded { .. }
-        | E::AliasReplayStackDepthExceeded { .. } => {
-            "write the plan without so many aliases or nested lists"
-        }
         E::RecursiveReferencesRequireWeakTypes { .. } => "write the value out instead of the alias",
         E::NullIntoString { .. } => "give the key a name, or put it in quotes",
         _ => {
@@ -362,6 +362,18 @@ fn yaml_error(error: &serde_saphyr::Error, origin: &str) -> Error {
             "an alias stands inside its own anchor".to_owned()
         }
         _ => serde_saphyr::DefaultMessageFormatter.format_message(error).into_owned(),
+    };
+    // Limits arrive in several kinds of error, with the same words.
+    let (message, hint) = if message.contains("recursion limit exceeded") {
+        ("lists or mappings are nested too deeply".to_owned(), "a job file needs a few levels")
+    } else if ["budget breached", "alias replay", "alias expansion"]
+        .iter()
+        .any(|limit| message.contains(limit))
+    {
+        let message = format!("its aliases and lists grow to more than {MAX_NODES} values");
+        (message, "write the plan without so many aliases or nested lists")
+    } else {
+        (message, hint)
     };
     let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     Origin::File(origin).error(&Path::root(), at, None, format!("not valid YAML: {message}"), hint)
@@ -461,11 +473,11 @@ impl<'de, W: Wrap> Visitor<'de> for DataVisitor<W> {
     }
 
     fn visit_str<E: de::Error>(self, v: &str) -> std::result::Result<Value, E> {
-        Ok(Value::Str(v.to_owned()))
+        self.visit_string(v.to_owned())
     }
 
     fn visit_string<E: de::Error>(self, v: String) -> std::result::Result<Value, E> {
-        Ok(Value::Str(v))
+        Ok(not_finite::number(&v).map_or(Value::Str(v), Value::Float))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<Value, A::Error> {

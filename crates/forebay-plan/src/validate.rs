@@ -47,6 +47,14 @@ impl Plan {
         if let Some(Sink::Parquet(sink)) = &self.sink {
             let path = Path::root().key("sink").key("parquet");
             check_uri(places, &path.key("uri"), &sink.uri)?;
+            if sink.uri.contains(['*', '?']) {
+                return Err(wrong(
+                    places,
+                    &path.key("uri"),
+                    format!("{:?} is a pattern, and a job writes to one folder", sink.uri),
+                    "name the folder; the files in it are named by the run",
+                ));
+            }
             let level = u64::try_from(sink.compression_level).unwrap_or(0);
             if !limits::ZSTD_LEVEL.contains(&level) {
                 return Err(range(

@@ -61,7 +61,7 @@ impl Dataset {
 
     /// The number of rows.
     fn count(&self, py: Python<'_>) -> PyResult<u64> {
-        detached(py, |tick| self.0.count_with(process_budget(), tick))
+        detached(py, |tick| self.0.count_with(process_budget()?, tick))
     }
 
     /// What would be done: text, or JSON.
@@ -79,23 +79,24 @@ impl Dataset {
     /// A loader, from options as JSON.
     fn loader(&self, py: Python<'_>, options: &str) -> PyResult<Loader> {
         let options = forebay::LoaderOptions::from_json(options).map_err(|e| to_python(py, &e))?;
-        detached(py, |tick| forebay::Loader::open(&self.0, &options, process_budget(), tick))
+        detached(py, |tick| forebay::Loader::open(&self.0, &options, process_budget()?, tick))
             .map(Loader::new)
     }
 
     /// Writes Parquet to the sink given as JSON; gives the summary.
-    #[pyo3(signature = (sink, threads = None))]
     fn write<'py>(
         &self,
         py: Python<'py>,
         sink: &str,
-        threads: Option<usize>,
+        threads: &str,
     ) -> PyResult<Bound<'py, PyDict>> {
         let text = format!(r#"{{"source":{{"parquet":"x"}},"sink":{sink}}}"#);
         let Some(forebay::Sink::Parquet(sink)) = parse(py, &text)?.sink else {
             return Err(to_python(py, &forebay::Error::internal("a sink went missing")));
         };
-        let threads = threads.unwrap_or_else(forebay::machine::cpus);
+        let threads = forebay::plan::loader::threads("write_parquet", threads);
+        let threads = threads.map_err(|e| to_python(py, &e))?;
+        let threads = threads.map_or_else(forebay::machine::cpus, |n| n as usize);
         let summary = detached(py, |tick| self.0.with_sink(sink)?.execute(threads, |_| tick()))?;
         let out = PyDict::new(py);
         out.set_item("rows_read", summary.rows_read)?;
@@ -103,6 +104,7 @@ impl Dataset {
         out.set_item("bytes_read", summary.bytes_read)?;
         out.set_item("bytes_written", summary.written.bytes)?;
         out.set_item("files", summary.written.files.len())?;
+        out.set_item("files_replaced", summary.written.replaced)?;
         out.set_item("seconds", summary.elapsed.as_secs_f64())?;
         Ok(out)
     }
@@ -117,9 +119,9 @@ pub fn inspect(py: Python<'_>, uri: Vec<String>) -> PyResult<String> {
 
 /// The process's budget: limit, bytes in use, most bytes ever in use, open accounts.
 #[pyfunction]
-pub fn memory() -> (u64, u64, u64, usize) {
-    let b = process_budget();
-    (b.limit(), b.used(), b.peak(), b.accounts())
+pub fn memory(py: Python<'_>) -> PyResult<(u64, u64, u64, usize)> {
+    let b = process_budget().map_err(|e| to_python(py, &e))?;
+    Ok((b.limit(), b.used(), b.peak(), b.accounts()))
 }
 
 /// A resolved dataset; see `forebay.Snapshot` for the face that users see.

@@ -146,6 +146,13 @@ impl Tensor {
         Ok(out)
     }
 
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a Tensor is a view of the engine's memory and cannot be pickled or copied; copy it with \
+             numpy.array(tensor), or pass the Dataset and make the loader in the worker",
+        ))
+    }
+
     fn __repr__(&self) -> String {
         format!("forebay.Tensor(shape={:?}, dtype={})", self.0.shape, self.0.dtype)
     }
@@ -267,6 +274,13 @@ impl ArrowBatch {
 
     fn __len__(&self) -> usize {
         self.0.num_rows()
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "an ArrowBatch is a view of the engine's memory and cannot be pickled or copied; pass \
+             batch.to_pyarrow(), or pass the Dataset and make the loader in the worker",
+        ))
     }
 
     fn __repr__(&self) -> String {

@@ -117,11 +117,33 @@ fn clean(text: &str) -> String {
     while let Some(rest) = NOISE.iter().find_map(|n| text.strip_prefix(n)) {
         text = rest;
     }
+    // Its own words stand in the middle as well, where it wraps one error into another.
+    let mut text = text.replace(" user-defined coercion failed with: ", ": ");
+    for noise in NOISE {
+        text = text.replace(noise, "");
+    }
+    if let Some((what, all)) = text.split_once(" failed to match any signature, errors: ") {
+        text = signatures(what, all);
+    }
     let mut out: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     while out.ends_with('.') {
         out.pop();
     }
     out
+}
+
+/// One sentence from what each signature of a function has against its arguments, each thing once and
+/// without the type's second name.
+fn signatures(what: &str, all: &str) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for part in all.split(&format!(",{what} ")) {
+        let part = part.split(" (DataType: ").next().unwrap_or(part);
+        let part = part.strip_prefix(what).unwrap_or(part).trim_matches([' ', '.', ',']).to_owned();
+        if !said.contains(&part) {
+            said.push(part);
+        }
+    }
+    format!("{what} {}", said.join(", or "))
 }
 
 #[cfg(test)]
@@ -157,5 +179,15 @@ mod tests {
         let e = DataFusionError::ArrowError(Box::new(ArrowError::DivideByZero), None);
         assert_eq!(sentence(&e), "division by zero");
         assert_eq!(sentence(&DataFusionError::Plan("Error during planning: x  y.".into())), "x y");
+        let told = "Function 'f' user-defined coercion failed with: Error during planning: bad";
+        assert_eq!(sentence(&DataFusionError::Plan(told.into())), "Function 'f': bad");
+        let told = "Function 'f' failed to match any signature, errors: Error during planning: \
+                    Function 'f' expects 2 arguments but received 1,Error during planning: Function \
+                    'f' requires Float64, but received String (DataType: Utf8).,Error during planning: \
+                    Function 'f' expects 2 arguments but received 1";
+        assert_eq!(
+            sentence(&DataFusionError::Plan(told.into())),
+            "Function 'f' expects 2 arguments but received 1, or requires Float64, but received String"
+        );
     }
 }

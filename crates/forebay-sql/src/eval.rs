@@ -261,11 +261,9 @@ impl Frame {
         };
         let message = format!("cannot compute {}: {}", e.text, sentence(&error));
         let result = Error::new(kind, message).at_place(e.place.as_str());
-        let result = match kind {
-            ErrorKind::Value => {
-                result.with_hint("TRY_CAST gives null where CAST fails, and nullif(x, 0) turns a zero divisor into null")
-            }
-            _ => result,
+        let result = match value_hint(result.message()).filter(|_| kind == ErrorKind::Value) {
+            Some(hint) => result.with_hint(hint),
+            None => result,
         };
         match row {
             Some(row) => {
@@ -352,4 +350,21 @@ fn first_failing(
         return None;
     }
     fails(start, 1).err().map(|error| (start, error))
+}
+
+/// What helps against a value that cannot be computed with, by what arrow says of it.
+fn value_hint(message: &str) -> Option<&'static str> {
+    let lower = message.to_lowercase();
+    if lower.contains("division by zero") || lower.contains("divide by zero") {
+        Some("nullif(x, 0) turns a zero divisor into null")
+    } else if lower.contains("overflow") {
+        Some("compute in DOUBLE or DECIMAL: CAST(x AS DOUBLE), CAST(x AS DECIMAL(38, 0))")
+    } else if lower.contains("cannot cast")
+        || lower.contains("can't cast")
+        || lower.contains("pars")
+    {
+        Some("TRY_CAST gives null where CAST fails")
+    } else {
+        None
+    }
 }

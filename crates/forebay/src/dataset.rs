@@ -8,6 +8,7 @@ use forebay_exec::index::RowIndex;
 use forebay_exec::job::{self, JobSummary, Progress, Run};
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::{Pipeline, Stats, runtime};
+use forebay_io::survey;
 use forebay_plan::{
     LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step, StorageOptions,
 };
@@ -136,7 +137,7 @@ impl Dataset {
 
     /// [`Self::count_with`] under the process's budget.
     pub fn count(&self) -> Result<u64> {
-        self.count_with(process_budget(), crate::no_tick)
+        self.count_with(process_budget()?, crate::no_tick)
     }
 
     /// The files as they were listed, to be saved and shared.
@@ -154,12 +155,12 @@ impl Dataset {
 
     /// A loader.
     pub fn loader(&self, options: &LoaderOptions) -> Result<Loader> {
-        Loader::open(self, options, process_budget(), &mut crate::no_tick)
+        Loader::open(self, options, process_budget()?, &mut crate::no_tick)
     }
 
     /// The rows in file order as Arrow batches of whatever size is at hand.
     pub fn run(&self) -> Result<Run> {
-        Run::start(&self.pipeline, process_budget(), machine::cpus())
+        Run::start(&self.pipeline, process_budget()?, machine::cpus())
     }
 
     /// Runs the plan's job: reads, transforms, writes and commits.
@@ -171,7 +172,11 @@ impl Dataset {
         threads: usize,
         tick: impl FnMut(&Progress) -> Result<()>,
     ) -> Result<JobSummary> {
-        job::run(&self.pipeline, process_budget(), threads, tick)
+        // Before anything is read: a target that may not be written to costs nobody an hour.
+        if let Some(Sink::Parquet(sink)) = &self.pipeline.plan.sink {
+            runtime::wait(survey(sink, &self.pipeline.dataset))??;
+        }
+        job::run(&self.pipeline, process_budget()?, threads, tick)
     }
 
     /// The same dataset with a sink.

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use forebay_core::Result;
-use forebay_core::text::bytes;
-use forebay_exec::Pipeline;
+use forebay_core::text::{bytes, count};
 use forebay_exec::index::candidates;
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::scan::Candidate;
+use forebay_exec::{Pipeline, runtime};
+use forebay_io::survey;
 use forebay_plan::{OutputKind, Sink, Source, Step};
 use serde_json::{Value, json};
 
@@ -123,7 +124,12 @@ impl Explain {
             sink: match &pipeline.plan.sink {
                 Some(Sink::Parquet(s)) => {
                     let mode = format!("{:?}", s.mode).to_lowercase();
-                    Some(format!("parquet {} (mode {mode}, zstd {})", s.uri, s.compression_level))
+                    let replaces = match runtime::wait(survey(s, dataset))??.replaces {
+                        0 => String::new(),
+                        n => format!("; replaces {} files", count(n)),
+                    };
+                    let level = s.compression_level;
+                    Some(format!("parquet {} (mode {mode}, zstd {level}{replaces})", s.uri))
                 }
                 _ => None,
             },

@@ -53,15 +53,37 @@ const MEMORY_SHARE: u64 = 2;
 
 /// The byte budget of this process: half of the cgroup's memory, or what `FOREBAY_MEMORY_LIMIT` says
 /// (bytes, or a size such as `8GiB`), read once.
-pub fn process_budget() -> &'static ByteBudget {
-    static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
-    BUDGET.get_or_init(|| {
-        let told = std::env::var("FOREBAY_MEMORY_LIMIT")
-            .ok()
-            .and_then(|text| forebay_plan::parse_size(&text));
-        // Where nothing can be read, 4 GiB: what the smallest machines that train have.
-        let limit = told.unwrap_or_else(|| machine::memory().unwrap_or(8 << 30) / MEMORY_SHARE);
-        ByteBudget::new(limit)
+///
+/// # Errors
+/// A variable that is no size, or none that anything could be done with.
+pub fn process_budget() -> Result<&'static ByteBudget> {
+    static BUDGET: OnceLock<Result<ByteBudget>> = OnceLock::new();
+    let budget = BUDGET.get_or_init(|| {
+        let told = std::env::var_os(MEMORY_VARIABLE).filter(|text| !text.is_empty());
+        let limit = match told {
+            Some(text) => memory_limit(&text.to_string_lossy())?,
+            // Where nothing can be read, 4 GiB: what the smallest machines that train have.
+            None => machine::memory().unwrap_or(8 << 30) / MEMORY_SHARE,
+        };
+        Ok(ByteBudget::new(limit))
+    });
+    budget.as_ref().map_err(Clone::clone)
+}
+
+const MEMORY_VARIABLE: &str = "FOREBAY_MEMORY_LIMIT";
+
+fn memory_limit(text: &str) -> Result<u64> {
+    let limit = forebay_plan::parse_size(text).filter(|n| plan::MEMORY_LIMIT.contains(n));
+    limit.ok_or_else(|| {
+        Error::invalid(format!(
+            "the variable {MEMORY_VARIABLE} is {text:?}, which is not a size from {} to {}",
+            text::bytes(*plan::MEMORY_LIMIT.start()),
+            text::bytes(*plan::MEMORY_LIMIT.end())
+        ))
+        .at_place(MEMORY_VARIABLE)
+        .with_hint(format!(
+            "for example {MEMORY_VARIABLE}=8GiB, or unset it for half of the memory"
+        ))
     })
 }
 
@@ -71,4 +93,19 @@ pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// A tick that never stops anything.
 pub fn no_tick() -> Result<()> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    #[test]
+    fn a_memory_limit_that_is_none_is_refused() {
+        assert_eq!(super::memory_limit("8GiB").unwrap(), 8 << 30);
+        for text in ["abc", "-1", "0", "1e9", " "] {
+            let e = super::memory_limit(text).unwrap_err();
+            assert!(e.message().contains("FOREBAY_MEMORY_LIMIT is "), "{e}");
+            assert!(e.is_usage());
+        }
+    }
 }

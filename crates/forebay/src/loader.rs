@@ -60,7 +60,22 @@ impl Loader {
             (Some(rank), Some(world)) => (rank, world),
             (None, None) => match (launcher("RANK")?, launcher("WORLD_SIZE")?) {
                 (Some(rank), Some(world)) => (rank, world),
-                _ => (0, 1),
+                (None, None) => (0, 1),
+                // Rank 0 of 1 would give every process the same rows.
+                (rank, _) => {
+                    let (have, lack) = if rank.is_some() {
+                        ("RANK", "WORLD_SIZE")
+                    } else {
+                        ("WORLD_SIZE", "RANK")
+                    };
+                    return Err(Error::invalid(format!(
+                        "the variable {have} is set and {lack} is not"
+                    ))
+                    .at_place("loader()")
+                    .with_hint(format!(
+                        "set both {have} and {lack}, as torchrun does, or give rank= and world_size="
+                    )));
+                }
             },
             (rank, world) => {
                 let (have, lack) =

@@ -50,9 +50,17 @@ pub(super) fn list(written: &str, path: &Path, prefix: &'static str) -> Result<V
             }
             Ok(walk.sorted())
         }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && path.is_symlink() => {
+            Err(dangling(written).with_source(e))
+        }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(missing(written, path)),
         Err(e) => Err(file_error(e, "read", written)),
     }
+}
+
+fn dangling(uri: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{uri} is a link to a file that does not exist"))
+        .with_hint("restore the file that it points to, or remove the link")
 }
 
 /// The data of a folder; empty where there is no such folder.
@@ -173,10 +181,7 @@ impl Walk {
                     let wanted =
                         pattern.map_or_else(|| parquet_name(&name), |p| p.matches(&relative));
                     if wanted && fs::symlink_metadata(&child).is_ok() {
-                        return Err(Error::new(
-                            ErrorKind::NotFound,
-                            format!("{uri} is a link to a file that does not exist"),
-                        ));
+                        return Err(dangling(&uri));
                     }
                     continue;
                 }
@@ -198,6 +203,8 @@ impl Walk {
                 } else {
                     self.others.push(relative);
                 }
+            } else {
+                self.others.push(format!("{relative}, which is no regular file"));
             }
         }
         self.above.pop();
@@ -218,6 +225,8 @@ impl Walk {
             {
                 return Ok(false);
             }
+            // Nothing in the folder may be looked at: it is the folder that the user has to open.
+            Err(e) if fs::metadata(&at).is_err() => return Err(file_error(e, "read", &uri)),
             Err(e) => return Err(file_error(e, "read", &format!("{uri}/{}", manifest::PATH))),
         };
         let found = Manifest::parse(&bytes, &format!("{uri}/{}", manifest::PATH))?;

@@ -35,7 +35,12 @@ pub(crate) fn changed(uri: &str) -> Error {
 
 /// Opens a file for reading and checks that it is the one that was listed.
 pub(crate) fn open_pinned(path: &Path, uri: &str, pin: &Pin) -> Result<File> {
-    let file = File::open(path).map_err(|e| match e.kind() {
+    use std::os::unix::fs::OpenOptionsExt;
+    // A pipe may have taken the file's place, and opening one waits for its writer. Reads of regular
+    // files are the same with the flag as without it, and anything else fails the check below.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let open = File::options().read(true).custom_flags(nonblocking).open(path);
+    let file = open.map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => {
             Error::new(ErrorKind::Changed, format!("{uri} was removed since it was listed"))
                 .with_source(e)

@@ -5,6 +5,8 @@ use std::io;
 use forebay_core::{Error, ErrorKind};
 use object_store::Error as StoreError;
 
+use super::pages::Endless;
+
 /// An error text that is safe to show: an S3 error code and message, or the text of an error that
 /// did not come from a server. A server's full answer may quote an access key.
 #[derive(Debug)]
@@ -40,6 +42,17 @@ const CREDENTIAL_CODES: [&str; 9] = [
 
 /// Translates an error of a store about the object or prefix `uri`.
 pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
+    if let StoreError::Generic { source, .. } = &e
+        && let Some(Endless { endpoint, why }) = source.downcast_ref()
+    {
+        return Error::new(
+            ErrorKind::Io,
+            format!("the listing of {uri} does not end: the server {endpoint} {why}"),
+        )
+        .with_hint(
+            "check that the endpoint is an S3 server and that no proxy changes its answers",
+        );
+    }
     let text = chain(&e);
     let code = tag(&text, "Code").unwrap_or_default().to_owned();
     let answer = match (code.is_empty(), tag(&text, "Message")) {
@@ -81,6 +94,12 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
             .with_hint(
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or anonymous=true for a public bucket",
             )
+    } else if let Some(error) = connection(&text) {
+        error
+    } else if code.is_empty() && is_page(&text) {
+        let server = endpoint(&text).unwrap_or_else(|| "the endpoint".to_owned());
+        Error::new(ErrorKind::Io, format!("{server} does not speak S3: it answers with a web page"))
+            .with_hint("check the endpoint and its port; a console and the S3 interface have different ones")
     } else {
         match &e {
             StoreError::NotFound { .. } => {
@@ -120,6 +139,45 @@ pub(crate) fn store_error(e: StoreError, uri: &str) -> Error {
         }
     };
     error.with_source(Answer(answer))
+}
+
+/// The server that a request went to, by the text of its error.
+fn endpoint(text: &str) -> Option<String> {
+    let start = text.find("http://").or_else(|| text.find("https://"))?;
+    let url = url::Url::parse(text[start..].split([' ', ')', '"']).next()?).ok()?;
+    let port = url.port().map_or(String::new(), |p| format!(":{p}"));
+    Some(format!("{}://{}{port}", url.scheme(), url.host_str()?))
+}
+
+/// The error of a server that no connection could be made to.
+fn connection(text: &str) -> Option<Error> {
+    // What the HTTP client says; everything after it is the cause.
+    let (_, cause) = text.split_once("client error (Connect)")?;
+    let lower = cause.to_lowercase();
+    let why = if lower.contains("connection refused") {
+        "connection refused"
+    } else if lower.contains("dns error") || lower.contains("lookup address") {
+        "its name is not known"
+    } else if lower.contains("timed out") || lower.contains("deadline has elapsed") {
+        "no answer to the connection"
+    } else if lower.contains("certificate") || lower.contains("tls") || lower.contains("ssl") {
+        "no secure connection"
+    } else {
+        "no connection"
+    };
+    let retries = text.split_once("after ").and_then(|(_, t)| t.split_once(" retries"));
+    let attempts = retries.and_then(|(n, _)| n.parse::<u32>().ok()).map_or(1, |n| n + 1);
+    let server = endpoint(text)?;
+    let message = format!("nothing answers at {server} ({why}, {attempts} attempts)");
+    let error = Error::new(ErrorKind::Io, message)
+        .with_hint("check the endpoint, its port, and whether it is http or https");
+    Some(if text.contains(" retries, max_retries") { error } else { error.retry() })
+}
+
+/// Whether a server's answer is a web page.
+fn is_page(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    lower.contains("<!doctype html") || lower.contains("<html")
 }
 
 /// The error of credentials that the server knows and that lack a right.
@@ -223,6 +281,30 @@ mod tests {
         }
         let e = store_error(generic("status code: 405 Method Not Allowed"), "s3://b/k");
         assert_eq!(e.kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn servers_that_are_none_are_named() {
+        let e = store_error(
+            generic(
+                "Error performing GET http://127.0.0.1:1/b?list-type=2 in 7ms, after 4 retries, \
+                 max_retries: 4, retry_timeout: 90s  - HTTP error: error sending request: client error \
+                 (Connect): tcp connect error: Connection refused (os error 111)",
+            ),
+            "s3://b/k",
+        );
+        assert_eq!(
+            e.message(),
+            "nothing answers at http://127.0.0.1:1 (connection refused, 5 attempts)"
+        );
+        assert!(e.hint().unwrap().contains("http or https") && !e.retryable());
+        for page in ["status code: 404 Not Found: <!DOCTYPE HTML>\n<html>", "bad: <html><body>"] {
+            let e = store_error(
+                generic(&format!("Error performing GET http://h:8080/b?x in 3ms - {page}")),
+                "s3://b/k",
+            );
+            assert!(e.message().starts_with("http://h:8080 does not speak S3"), "{e}");
+        }
     }
 
     #[test]

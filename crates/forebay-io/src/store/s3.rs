@@ -8,6 +8,8 @@ use forebay_plan::StorageOptions;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
+use super::pages::Paged;
+
 /// Longest time for one request with its body. A range is at most 16 MiB, so this is 270 KB/s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -109,7 +111,8 @@ pub fn s3_store(
         Error::invalid(format!("cannot set up the client for s3://{bucket}: {e}"))
             .with_hint("check the AWS variables; both parts of a key pair must be set")
     })?;
-    Ok(Arc::new(store))
+    let endpoint = endpoint.unwrap_or_else(|| "AWS".to_owned());
+    Ok(Arc::new(Paged::new(store, endpoint)))
 }
 
 #[cfg(test)]

@@ -68,9 +68,23 @@ fn read_manifest(out: &Path) -> Result<Option<Vec<u8>>> {
     let path = out.join(manifest::PATH);
     match fs::read(&path) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        // `_forebay` may be a file of somebody else's: no manifest of ours.
+        Err(e)
+            if matches!(
+                e.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(None)
+        }
         Err(e) => Err(file_error(e, "read", &shown(&path))),
     }
+}
+
+/// The manifest of a folder, if it has one. Blocks.
+pub(super) fn manifest_of(out: &Path, uri: &str) -> Result<Option<Manifest>> {
+    let uri = format!("{}/{}", uri.trim_end_matches('/'), manifest::PATH);
+    read_manifest(out)?.map(|bytes| Manifest::parse(&bytes, &uri)).transpose()
 }
 
 impl LocalTarget {
@@ -81,9 +95,23 @@ impl LocalTarget {
                 return Err(Error::invalid(format!("{uri} is a file"))
                     .with_hint("give a folder; the files in it are named by the run"));
             }
+            Err(_) if fs::symlink_metadata(&out).is_ok() => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("{uri} is a link to a folder that does not exist"),
+                )
+                .with_hint("make the folder that it points to, or remove the link"));
+            }
             _ => {}
         }
         let ours = out.join(manifest::FOLDER);
+        if fs::metadata(&ours).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(Error::invalid(format!(
+                "{uri}/{} is a file, and a folder of that name holds the manifest",
+                manifest::FOLDER
+            ))
+            .with_hint("move the file elsewhere, or write to another folder"));
+        }
         let staging = ours.join(run);
         // Made one by one, to know which ones to take away again.
         let mut made = Vec::new();
@@ -355,6 +383,11 @@ impl Commit {
         let mut left = Vec::new();
         for old in &self.replaced {
             let path = self.out.join(old);
+            // What a linked folder shows is somewhere else and was not written by a run to here.
+            if self.behind_link(old) {
+                left.push(shown(&path));
+                continue;
+            }
             match fs::remove_file(&path) {
                 Ok(()) => self.prune(old),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
@@ -362,6 +395,15 @@ impl Commit {
             }
         }
         Ok(left)
+    }
+
+    /// Whether a folder on the way from the target down to a file is a link.
+    fn behind_link(&self, old: &str) -> bool {
+        Path::new(old)
+            .ancestors()
+            .skip(1)
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .any(|folder| fs::symlink_metadata(self.out.join(folder)).is_ok_and(|m| m.is_symlink()))
     }
 
     /// Removes the folders that a replaced file leaves empty.

@@ -54,6 +54,14 @@ pub(super) struct RemoteTarget {
     completed: Vec<Path>,
 }
 
+/// The manifest of a prefix, if it has one.
+pub(super) async fn manifest_of(bucket: &Bucket, prefix: &str) -> Result<Option<Manifest>> {
+    let slash = if prefix.is_empty() { "" } else { "/" };
+    let path = key_path(bucket, &format!("{prefix}{slash}{}", manifest::PATH))?;
+    let found = read_small(bucket, &path).await?;
+    found.map(|(bytes, _)| Manifest::parse(&bytes, &bucket.uri(&path))).transpose()
+}
+
 impl RemoteTarget {
     pub(super) async fn create(
         bucket: Bucket,

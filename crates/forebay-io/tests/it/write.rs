@@ -135,9 +135,14 @@ async fn modes_treat_what_is_there() {
     let e = write_run(&sink(text(&plain), WriteMode::Error), &[numbered(0, 1)]).await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::AlreadyExists);
     assert!(!plain.join("_forebay").exists(), "nothing is left of a refused run");
-    write_run(&sink(text(&plain), WriteMode::Overwrite), &[numbered(7, 1)]).await.unwrap();
+    let over = sink(text(&plain), WriteMode::Overwrite);
+    let e = write_run(&over, &[numbered(7, 1)]).await.unwrap_err();
+    assert!(e.message().contains("1 Parquet files in subfolders"), "{e}");
+    assert!(!plain.join("_forebay").exists() && plain.join("k=1/theirs.parquet").exists());
+    std::fs::rename(plain.join("k=1/theirs.parquet"), plain.join("theirs.parquet")).unwrap();
+    assert_eq!(write_run(&over, &[numbered(7, 1)]).await.unwrap().replaced, 1);
     assert_eq!(ids(&read_all(&source(&[text(&plain)])).await.unwrap()), [7]);
-    assert!(!plain.join("k=1").exists());
+    assert!(!plain.join("theirs.parquet").exists());
     // A file in the place of the folder.
     let file = dir.path().join("file.parquet");
     write(&file, &numbered(0, 1));

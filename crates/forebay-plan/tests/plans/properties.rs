@@ -144,7 +144,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn sink() -> impl Strategy<Value = Sink> {
     let mode = select(vec![WriteMode::Error, WriteMode::Overwrite, WriteMode::Append]);
-    (uri(), mode, 1..=22i32, 1024u64..1 << 50, 1024u64..1 << 50, storage()).prop_map(
+    // A sink is one folder, whatever the source is.
+    let folder = uri().prop_map(|uri| uri.replace(['*', '?'], "x"));
+    (folder, mode, 1..=22i32, 1024u64..1 << 50, 1024u64..1 << 50, storage()).prop_map(
         |(uri, mode, compression_level, row_group_bytes, file_bytes, storage)| {
             Sink::Parquet(ParquetSink {
                 uri,

@@ -243,13 +243,19 @@ fn at_run_time() {
         vec![with("x", "10 / label")],
         r#"
 steps[0].with_column: cannot compute 10 / CAST(label AS Int64): division by zero (row 1)
-  hint: TRY_CAST gives null where CAST fails, and nullif(x, 0) turns a zero divisor into null"#
+  hint: nullif(x, 0) turns a zero divisor into null"#
     );
     says!(
         vec![filter("label > 0"), with("x", "CAST(carrier AS INT)")],
         r#"
 steps[1].with_column: cannot compute CAST(carrier AS Int32): Cannot cast string 'UA' to value of Int32 type (row 0)
-  hint: TRY_CAST gives null where CAST fails, and nullif(x, 0) turns a zero divisor into null"#
+  hint: TRY_CAST gives null where CAST fails"#
+    );
+    says!(
+        vec![with("x", "(label + 9223372036854775806) * 2")],
+        r#"
+steps[0].with_column: cannot compute (CAST(label AS Int64) + 9223372036854775806) * 2: 9223372036854775807 * 2 overflows (row 0)
+  hint: compute in DOUBLE or DECIMAL: CAST(x AS DOUBLE), CAST(x AS DECIMAL(38, 0))"#
     );
     let error = run(
         &flights(),
