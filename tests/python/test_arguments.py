@@ -180,7 +180,12 @@ def test_fill_is_checked_when_the_loader_is_made(tmp_path: Path) -> None:
 
 
 def test_hints_name_odd_columns_so_that_they_can_be_used(tmp_path: Path) -> None:
-    for name in ("null", "it's", 'a"b', "back\\slash", "new\nline", "select", "\u202eodd"):
+    odd = ["it's", 'a"b', "back\\slash", "new\nline", "\u202eodd", "1st", "two words"]
+    words = """all and any array as between by case cast current_catalog current_date current_time
+        current_timestamp current_user date distinct else end exists extract false from in interval
+        is left like limit localtime localtimestamp match not null on or order position returning
+        select session_user some struct table then time timestamp trim true user when where"""
+    for name in [*odd, *words.split(), "Null"]:
         path = write(tmp_path / "odd.parquet", {name: [1, None]})
         dataset = fb.read_parquet(path)
         with pytest.raises(fb.SchemaError, match="a null cannot go") as caught:
