@@ -15,8 +15,7 @@ ds = fb.read_parquet("examples/data/photos", columns=["image", "label"])
 ops = [fb.RandomResizedCrop(224), fb.RandomHorizontalFlip(), fb.Normalize(MEAN, STD)]
 ds = ds.map_image("image", ops, mode="RGB")
 loader = ds.loader(batch_size=5, shuffle="window", seed=7)
-for epoch in range(3):
-    loader.set_epoch(epoch)
+for epoch in range(loader.epoch, 3):  # from 0, or from where a loaded state is
     for batch in loader:
         loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
         optimizer.zero_grad()

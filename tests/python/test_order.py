@@ -219,6 +219,19 @@ def test_filters_keep_the_counts_exact(dataset: fb.Dataset) -> None:
     ]
 
 
+def test_a_short_last_batch_is_not_taken_for_many_that_are_held(
+    dataset: fb.Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    for rank in (0, 1):
+        loader = dataset.loader(
+            global_batch_size=334, shuffle="none", format="numpy", rank=rank, world_size=2
+        )
+        for _ in range(40):
+            for batch in loader:
+                del batch
+    assert caplog.records == []
+
+
 def test_two_loaders_at_once(dataset: fb.Dataset) -> None:
     left = dataset.loader(16, seed=1, epoch_end="partial", format="numpy")
     right = dataset.filter("id < 500").loader(16, seed=2, epoch_end="partial", format="numpy")

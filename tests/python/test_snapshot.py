@@ -166,7 +166,10 @@ def test_what_is_no_snapshot_is_refused(folder: Path, tmp_path: Path) -> None:
         fb.read_snapshot(tmp_path / "none.json")
     with pytest.raises(fb.ForebayError):
         fb.read_snapshot(tmp_path)
-    with pytest.raises(fb.ForebayError, match="missing"):
+    fb.read_parquet(folder).snapshot().save(path)
+    with pytest.raises(fb.CorruptDataError, match="read_snapshot"):
+        fb.read_parquet(path)
+    with pytest.raises(fb.ForebayError, match=r"(?s)missing.*make its folder first"):
         fb.read_parquet(folder).snapshot().save(tmp_path / "missing" / "snap.json")
 
 

@@ -40,6 +40,10 @@ use crate::window::{WindowHandle, WindowSource};
 /// photographs as float32, or hundreds of small table batches.
 const PREFETCH_BYTES: u64 = 64 << 20;
 
+/// Batches that a plain loop holds: its variable, until the next batch is assigned to it, and that next
+/// one. They are never too many, however small the memory.
+const LOOP_HOLDS: u64 = 2;
+
 /// Batches in the hands of the consumer from which on it is told: more than any training loop keeps,
 /// fewer than a list of an epoch.
 const MANY_HELD: u64 = 64;
@@ -224,6 +228,7 @@ impl Loader {
             all: Arc::clone(&self.all),
             order,
             share,
+            slab: self.demand.slab,
             draining: self.draining,
             account: self.account.clone(),
             lanes: Mutex::default(),
@@ -281,6 +286,8 @@ struct Shared {
     bijection: Option<Arc<Bijection>>,
     all: Arc<Mutex<Option<Arc<Window>>>>,
     share: Share,
+    /// Bytes of a whole batch.
+    slab: u64,
     draining: bool,
     account: Account,
     /// Open windows by lane, oldest first. The opener adds at the back, the feeder leaves behind
@@ -377,15 +384,16 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
             r
         };
         let held = shared.account.held(Held::Consumer);
-        if held > 0 && held + bytes > shared.account.limit() {
-            shared.ready.put(step, Err(held_too_long(held, bytes, shared.account.limit())));
+        if held > LOOP_HOLDS * shared.slab && held + bytes > shared.account.limit() {
+            shared.ready.put(step, Err(held_too_long(held, shared.slab, shared.account.limit())));
             return;
         }
-        if held > MANY_HELD * bytes && !warned {
+        // In whole batches: the last one of an epoch may have few rows, or none.
+        let batches = held / shared.slab.max(1);
+        if batches > MANY_HELD && !warned {
             warned = true;
             tracing::warn!(
-                batches = held / bytes.max(1),
-                "the trainer holds many batches; each further one takes fresh memory, up to memory_limit"
+                "the program holds {batches} batches; each further one takes fresh memory, up to memory_limit"
             );
         }
         let done = Arc::clone(&shared);

@@ -272,6 +272,10 @@ fn check_magic(held: &[(Range<u64>, Bytes)], pin: &Pin, uri: &Arc<str>) -> Resul
             "is not a Parquet file but an Arrow IPC file",
             "convert it, e.g. with pyarrow.parquet.write_table",
         ),
+        Some(h) if h.starts_with(b"{\"forebay_snapshot\"") => (
+            "is not a Parquet file but a saved snapshot",
+            "open it with fb.read_snapshot, or in a job with parquet: { snapshot: FILE }",
+        ),
         Some(h) if h.starts_with(b"\x1f\x8b") => {
             ("is not a Parquet file but gzip data", "unpack it first")
         }

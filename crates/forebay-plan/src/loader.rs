@@ -274,7 +274,7 @@ impl LoaderOptions {
         let mut out = Self { batch, ..Self::new(1) };
         if let Some(c) = fields.even_null("shuffle") {
             // Nothing may mean "no shuffle" to a reader and "the default" to a program.
-            let words = "\"none\" keeps the files in order, \"window\" is the default";
+            let words = "\"none\" keeps the files in order, \"window\" is the default, \"full\" permutes all rows";
             out.shuffle = match c.node.value {
                 Value::Null | Value::Bool(_) => {
                     return Err(c.error(

@@ -106,7 +106,7 @@ impl Explain {
         };
         Ok(Self {
             source: ExplainSource {
-                uri: source.uri.clone(),
+                uri: source.snapshot.clone().map_or_else(|| source.uri.clone(), |s| vec![s]),
                 files: dataset.files.len(),
                 rows: dataset.rows(),
                 columns: (pipeline.relation.input_columns(), dataset.schema.fields().len()),

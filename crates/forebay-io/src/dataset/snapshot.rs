@@ -153,7 +153,11 @@ impl Dataset {
             Place::Local { path, .. } => {
                 let uri = uri.to_owned();
                 blocking::run(move || {
-                    replace(&path, &document).map_err(|e| file_error(e, "write", &uri))
+                    replace(&path, &document).map_err(|e| {
+                        let missing = e.kind() == std::io::ErrorKind::NotFound;
+                        let error = file_error(e, "write", &uri);
+                        if missing { error.with_hint("make its folder first") } else { error }
+                    })
                 })
                 .await
             }

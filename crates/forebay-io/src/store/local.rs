@@ -30,7 +30,7 @@ pub(crate) fn pin_of(meta: &std::fs::Metadata) -> Pin {
 pub(crate) fn changed(uri: &str) -> Error {
     Error::new(ErrorKind::Changed, format!("{uri} changed since it was listed"))
         .in_file(uri)
-        .with_hint("read it again from the start; a file must not be rewritten while it is read")
+        .with_hint("open the dataset again; if it came from a snapshot, take a new one (forebay snapshot ... --since FILE)")
 }
 
 /// Opens a file for reading and checks that it is the one that was listed.
@@ -41,10 +41,14 @@ pub(crate) fn open_pinned(path: &Path, uri: &str, pin: &Pin) -> Result<File> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let open = File::options().read(true).custom_flags(nonblocking).open(path);
     let file = open.map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => {
-            Error::new(ErrorKind::Changed, format!("{uri} was removed since it was listed"))
-                .with_source(e)
-        }
+        io::ErrorKind::NotFound => Error::new(
+            ErrorKind::Changed,
+            format!("{uri} was removed since it was listed"),
+        )
+        .with_hint(
+            "put it back, or open the dataset again; if it came from a snapshot, take a new one",
+        )
+        .with_source(e),
         _ => file_error(e, "read", uri),
     })?;
     check_pin(&file, uri, pin)?;

@@ -95,10 +95,14 @@ async fn attempt(
     };
     let result = bucket.store.get_opts(path, options).await.map_err(|e| match e {
         // The object shrank or vanished: it is not the one that was listed.
-        object_store::Error::NotFound { .. } => {
-            Error::new(ErrorKind::Changed, format!("{uri} was removed since it was listed"))
-                .in_file(uri)
-        }
+        object_store::Error::NotFound { .. } => Error::new(
+            ErrorKind::Changed,
+            format!("{uri} was removed since it was listed"),
+        )
+        .with_hint(
+            "put it back, or open the dataset again; if it came from a snapshot, take a new one",
+        )
+        .in_file(uri),
         e => store_error(e, uri),
     })?;
     // Not every server honours If-Match, so the answer is checked as well.
