@@ -9,6 +9,7 @@ pub mod alloc;
 pub mod budget;
 pub mod error;
 pub mod machine;
+pub mod process;
 pub mod reorder;
 pub mod seed;
 pub mod suggest;

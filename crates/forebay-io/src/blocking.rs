@@ -4,12 +4,15 @@
 //! run on tokio's blocking pool, bounded here, because the pool itself grows to 512 threads. What
 //! runs here is file I/O and the parsing of footers; decoding data never does.
 
+use forebay_core::process::PerProcess;
 use forebay_core::{Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 
 /// File operations at the same time: enough to hide the latency of a network file system (a
 /// millisecond or so), few enough to be no crowd on a small machine.
-static ROOM: Semaphore = Semaphore::const_new(32);
+const AT_ONCE: usize = 32;
+
+static ROOM: PerProcess<Semaphore> = PerProcess::new();
 
 /// Runs blocking file work and waits for it. If the caller goes away, work that has begun still runs
 /// to its end.
@@ -18,6 +21,7 @@ pub(crate) async fn run<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let room = ROOM
+        .get(|| Semaphore::new(AT_ONCE))
         .acquire()
         .await
         .map_err(|e| Error::internal("the file threads are closed").with_source(e))?;

@@ -24,7 +24,7 @@ pub mod notices;
 mod position;
 mod snapshot;
 
-use std::sync::OnceLock;
+use forebay_core::process::PerProcess;
 
 pub use dataset::Dataset;
 pub use explain::{Explain, ExplainSource};
@@ -57,8 +57,8 @@ const MEMORY_SHARE: u64 = 2;
 /// # Errors
 /// A variable that is no size, or none that anything could be done with.
 pub fn process_budget() -> Result<&'static ByteBudget> {
-    static BUDGET: OnceLock<Result<ByteBudget>> = OnceLock::new();
-    let budget = BUDGET.get_or_init(|| {
+    static BUDGET: PerProcess<Result<ByteBudget>> = PerProcess::new();
+    let budget = BUDGET.get(|| {
         let told = std::env::var_os(MEMORY_VARIABLE).filter(|text| !text.is_empty());
         let limit = match told {
             Some(text) => memory_limit(&text.to_string_lossy())?,
