@@ -41,6 +41,13 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _open_parquet(call: str, columns: Sequence[str] | None, **source: Any) -> Dataset:
+    """Open a Parquet source; `call` is the function whose arguments they are, for errors."""
+    if columns is not None:
+        source["columns"] = _arguments.names(call, "columns", columns)
+    return _open(_arguments.as_json(call, {"source": {"parquet": _given(**source)}}))
+
+
 def _open(plan: str) -> Dataset:
     return Dataset(_forebay.Dataset.open(plan))
 
@@ -99,15 +106,15 @@ def read_parquet(
     >>> ds.count() > 0
     True
     """
-    source = _given(
+    return _open_parquet(
+        "read_parquet",
+        columns,
         uri=_uris(uri),
-        columns=None if columns is None else _arguments.names("read_parquet", "columns", columns),
         endpoint=endpoint,
         region=region,
         path_style=path_style,
         anonymous=anonymous,
     )
-    return _open(_arguments.as_json("read_parquet", {"source": {"parquet": source}}))
 
 
 def read_snapshot(
@@ -157,15 +164,15 @@ def read_snapshot(
     >>> again.count() == ds.count()
     True
     """
-    source = _given(
+    return _open_parquet(
+        "read_snapshot",
+        columns,
         snapshot=_arguments.path("read_snapshot", uri),
-        columns=None if columns is None else _arguments.names("read_snapshot", "columns", columns),
         endpoint=endpoint,
         region=region,
         path_style=path_style,
         anonymous=anonymous,
     )
-    return _open(_arguments.as_json("read_snapshot", {"source": {"parquet": source}}))
 
 
 class Snapshot:

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use forebay_core::sync::lock;
 use forebay_core::{Error, Reservation, Result};
-
 use forebay_plan::schedule::Bijection;
 
 use crate::part::Part;

@@ -4,7 +4,7 @@
 //! indexes as one zstd stream in base64. A thousand ranks that read it list nothing and read no
 //! footer. It is data from outside as any file is, and is checked as such.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -112,19 +112,18 @@ impl Dataset {
     fn to_document(&self) -> Result<Vec<u8>> {
         let unwritten = |e: std::io::Error| Error::internal("cannot pack footers").with_source(e);
         let mut stream = zstd::stream::Encoder::new(Vec::new(), LEVEL).map_err(unwritten)?;
-        let mut seen: HashMap<&str, ()> = HashMap::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         let mut files = Vec::with_capacity(self.files.len());
         for file in &self.files {
-            let footer = match seen.insert(&file.uri, ()) {
-                Some(()) => None,
-                None => {
-                    let mut bytes = Vec::new();
-                    if ParquetMetaDataWriter::new(&mut bytes, &file.metadata).finish().is_err() {
-                        bytes.clear();
-                    }
-                    stream.write_all(&bytes).map_err(unwritten)?;
-                    Some(bytes.len())
+            let footer = if seen.insert(&file.uri) {
+                let mut bytes = Vec::new();
+                if ParquetMetaDataWriter::new(&mut bytes, &file.metadata).finish().is_err() {
+                    bytes.clear();
                 }
+                stream.write_all(&bytes).map_err(unwritten)?;
+                Some(bytes.len())
+            } else {
+                None
             };
             files.push(entry(file, footer)?);
         }
@@ -252,19 +251,19 @@ impl Kept {
             let place = place(&entry.uri, storage)?;
             let checksum = u64::from_str_radix(&entry.checksum, 16)
                 .map_err(|_| damaged("a checksum is no number"))?;
-            let found = listing(
-                entry.uri.into(),
-                entry.path,
+            let found = Listed {
+                uri: entry.uri.into(),
+                relative: entry.path,
                 place,
-                &entry.partitions,
-                Pin {
+                partitions: entry.partitions,
+                pin: Pin {
                     size: entry.size,
                     e_tag: entry.e_tag,
                     version: entry.version,
                     mtime_ns: entry.mtime_ns,
                     inode: entry.inode,
                 },
-            );
+            };
             let footer = match entry.footer {
                 Some(0) => None,
                 Some(len) if len <= MOST => {
@@ -273,10 +272,8 @@ impl Kept {
                     if bytes.len() != len {
                         return Err(damaged("its footers are cut off"));
                     }
-                    let footer = footer::stored(&bytes.into(), checksum, &found.pin, &found.uri)
-                        .map_err(|e| damaged("a footer is damaged").with_source(e))?;
-                    known.insert(Arc::clone(&found.uri), Some(footer.clone()));
-                    Some(footer)
+                    let footer = footer::stored(&bytes.into(), checksum, &found.pin, &found.uri);
+                    Some(footer.map_err(|e| damaged("a footer is damaged").with_source(e))?)
                 }
                 Some(_) => return Err(damaged("a footer has an impossible length")),
                 None => {
@@ -284,9 +281,7 @@ impl Kept {
                     same.ok_or_else(|| damaged("a footer is missing"))?
                 }
             };
-            if footer.is_none() {
-                known.insert(Arc::clone(&found.uri), None);
-            }
+            known.insert(Arc::clone(&found.uri), footer.clone());
             listed.push(found);
             footers.push(footer);
         }
@@ -296,16 +291,6 @@ impl Kept {
         let (id, rows, arguments) = (document.id, document.rows, document.listed);
         Ok(Self { id, rows, arguments, listed, footers })
     }
-}
-
-fn listing(
-    uri: Arc<str>,
-    relative: String,
-    place: FilePlace,
-    partitions: &[(String, Option<String>)],
-    pin: Pin,
-) -> Listed {
-    Listed { uri, relative, place, pin, partitions: partitions.to_vec() }
 }
 
 fn entry(file: &DataFile, footer: Option<usize>) -> Result<Entry> {
