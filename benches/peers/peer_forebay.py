@@ -39,15 +39,18 @@ startup = images
 
 
 def tabular(source: Source, threads: int, seed: int, order: str, variant: str = "", **options):
-    """One dense float32 matrix a batch, nulls as NaN."""
+    """One dense float32 matrix a batch, nulls as NaN; with a variant, of a permutation of all rows."""
     dataset = fb.read_parquet(source.path, columns=COLUMNS).stack(COLUMNS, into="x", dtype="float32")
     loader = dataset.loader(
         batch_size=TABULAR_BATCH,
-        shuffle="none" if order == "file" else "window",
+        shuffle="none" if order == "file" else "full" if variant else "window",
         seed=seed,
         fill=float("nan"),
         epoch_end="partial",
         num_threads=threads,
         **options,
     )
+    if variant == "full_later":
+        for _ in loader:
+            pass
     return _Column(loader, "x")

@@ -58,7 +58,8 @@ def table(
     cpu_unit: str, notes: dict[str, str],
 ) -> str:  # fmt: skip
     """One line a peer: median, spread, ratio to Forebay, CPU seconds."""
-    ours = {j.spec["order"]: j.middle(figure) for j in jobs if j.spec["module"] == "peer_forebay"}
+    own = [j for j in jobs if j.spec["module"] == "peer_forebay" and not j.spec["variant"]]
+    ours = {j.spec["order"]: j.middle(figure) for j in own}
     head = f"{'':26}{unit:>14}{'least':>12}{'most':>12}{'forebay is':>13}{cpu_unit:>24}  what"
     lines = [head, "-" * len(head)]
     for job in jobs:

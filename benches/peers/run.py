@@ -77,7 +77,7 @@ def tabular(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], di
     for entry, job in jobs.items():
         value = _middle(job, _rate)
         if entry.module == "peer_forebay":
-            ours[entry.order] = value
+            ours[entry.variant or entry.order] = value
         else:
             peers[entry.order][entry.name] = value
     return list(jobs.values()), {
@@ -88,6 +88,8 @@ def tabular(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], di
         "limit": None,
         "forebay_file_order": ours.get("file"),
         "file_order": peers["file"],
+        "forebay_full": ours.get("full"),
+        "forebay_full_later": ours.get("full_later"),
     }
 
 

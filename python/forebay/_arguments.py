@@ -36,6 +36,13 @@ def whole(call: str, argument: str, value: Any) -> int:
     raise wrong(call, argument, value, "a whole number")
 
 
+def flag(call: str, argument: str, value: Any) -> bool:
+    """Read True or False."""
+    if isinstance(value, bool):
+        return value
+    raise wrong(call, argument, value, "True or False")
+
+
 def number(call: str, argument: str, value: Any) -> float:
     """Read a number of any library."""
     scalar = isinstance(value, numbers.Real) or getattr(value, "ndim", None) == 0

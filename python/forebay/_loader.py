@@ -183,7 +183,9 @@ class Loader:
             ``decode_seconds``, ``transform_seconds`` (summed over threads) and
             ``consumer_wait_seconds`` (your loop waiting for data); bytes in ``memory_used``,
             ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,
-            ``window`` and ``threads``.
+            ``window`` and ``threads``; and ``read_amplification``: rows of the windows that this
+            rank opens in an epoch over its share of all rows. It is about 1 where the world size
+            divides ``lanes``, and up to the world size where ranks share lanes.
         """
         return self._native.stats()
 

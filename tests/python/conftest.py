@@ -35,6 +35,14 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     support.until(lambda: fb.memory().accounts == 0, f"no open account: {fb.memory()}")
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FOREBAY_CACHE_DIR", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def binary() -> Path:
     """Where the command line is; `make test` builds it."""

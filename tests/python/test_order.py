@@ -83,15 +83,6 @@ def test_a_full_shuffle_of_texts_and_filtered_rows(dataset: fb.Dataset) -> None:
     assert sum(int(b["_repeat"].sum()) for b in batches) == len(rows) - len(set(rows))
 
 
-def test_a_full_shuffle_that_does_not_fit_says_how_large_it_is(tmp_path: Path) -> None:
-    numbered(tmp_path / "a.parquet", 2_000_000, row_group=500_000)
-    dataset = fb.read_parquet(tmp_path)
-    with pytest.raises(fb.ResourceError, match=r"(?s)30\.5 MiB.*memory_limit=128000000") as error:
-        dataset.loader(16, shuffle="full", memory_limit="64MiB")
-    assert "window" in str(error.value)
-    assert len(dataset.loader(16, shuffle="full", memory_limit=128_000_000)) == 125_000
-
-
 def test_rows_are_mixed_beyond_their_row_group(dataset: fb.Dataset) -> None:
     order = _ids(dataset)
     groups = {row // 50 for row in order[:50]}

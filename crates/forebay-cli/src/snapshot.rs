@@ -19,6 +19,10 @@ pub struct SnapshotArgs {
     /// A snapshot of the same URIs: only footers of new and changed files are read.
     #[arg(long, value_name = "FILE")]
     since: Option<String>,
+    /// Find the pages of files without a page index, once, and keep their places: large row groups are
+    /// then read and shuffled in parts.
+    #[arg(long)]
+    index_pages: bool,
     #[command(flatten)]
     storage: StorageArgs,
 }
@@ -30,7 +34,10 @@ pub fn snapshot(args: &SnapshotArgs, as_json: bool) -> Result<()> {
         storage: args.storage.options(),
         ..ParquetSource::default()
     };
-    let snapshot = Snapshot::take(&source, args.since.as_deref(), &mut forebay::no_tick)?;
+    let mut snapshot = Snapshot::take(&source, args.since.as_deref(), &mut forebay::no_tick)?;
+    if args.index_pages {
+        snapshot = snapshot.index_pages(&mut forebay::no_tick)?;
+    }
     snapshot.save(&args.output, &mut forebay::no_tick)?;
     let (id, rows) = (snapshot.id().to_string(), snapshot.rows());
     let (files, blocks) = (snapshot.files(), snapshot.blocks());

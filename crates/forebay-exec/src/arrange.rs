@@ -54,16 +54,18 @@ impl Arrangement {
     }
 
     /// Room for blocks of `lens` rows, and a writer for each of them. `permutation` says which row
-    /// comes at each position.
+    /// comes at each position. With `whole` all rows are one chunk: they stay, and are looked up.
     pub fn new(
         widths: Vec<usize>,
         permutation: Option<&[u32]>,
         lens: &[usize],
+        whole: bool,
     ) -> Result<(Arc<Self>, Vec<Writer>)> {
         let rows: usize = lens.iter().sum();
         let places = permutation.map(|order| inverse(order, rows)).transpose()?;
         let width = widths.iter().sum::<usize>().max(1);
-        let shift = (CHUNK / width).max(1).ilog2();
+        let chunk = if whole { rows.next_power_of_two() } else { (CHUNK / width).max(1) };
+        let shift = chunk.ilog2();
         let room = |rows: usize| widths.iter().map(|w| w * rows).sum();
         let mut chunks: Vec<MutableBuffer> = (0..rows)
             .step_by(1 << shift)
@@ -234,8 +236,13 @@ mod tests {
         (four, [four[0] ^ 7, four[1], 9])
     }
 
-    fn filled(permutation: Option<&[u32]>, lens: &[usize], wide: usize) -> Result<Vec<Part>> {
-        let (all, writers) = Arrangement::new(vec![4, 3 * wide], permutation, lens)?;
+    fn filled(
+        permutation: Option<&[u32]>,
+        lens: &[usize],
+        wide: usize,
+        whole: bool,
+    ) -> Result<Vec<Part>> {
+        let (all, writers) = Arrangement::new(vec![4, 3 * wide], permutation, lens, whole)?;
         std::thread::scope(|scope| {
             for mut writer in writers {
                 scope.spawn(move || {
@@ -266,11 +273,13 @@ mod tests {
         // A stride that shares no factor with the rows visits each once.
         let rows = 17 + 3 + 40;
         let order: Vec<u32> = (0..rows).map(|p| (p * 7 + 5) % rows).collect();
-        for permutation in [None, Some(order.as_slice())] {
+        let cases = [(None, false), (None, true), (Some(order.as_slice()), false)];
+        for (permutation, whole) in cases {
             // Chunks of 8 rows, so that there are several and the last is not full.
             let wide = CHUNK / 3 / 8 - 1;
-            let parts = filled(permutation, &[17, 3, 0, 40], wide)?;
-            assert_eq!(parts.iter().map(|p| p.rows).collect::<Vec<_>>(), [8, 8, 8, 8, 8, 8, 8, 4]);
+            let parts = filled(permutation, &[17, 3, 0, 40], wide, whole)?;
+            let lens: Vec<usize> = parts.iter().map(|p| p.rows).collect();
+            assert_eq!(lens, if whole { vec![60] } else { vec![8, 8, 8, 8, 8, 8, 8, 4] });
             let mut position = 0;
             for part in &parts {
                 let (four, three) = (dense(part, 0), dense(part, 1));
@@ -289,13 +298,13 @@ mod tests {
     #[test]
     fn what_is_no_permutation_is_refused() {
         for wrong in [&[0u32, 1][..], &[0, 1, 1], &[0, 1, 3], &[0, 1, u32::MAX]] {
-            assert!(Arrangement::new(vec![4], Some(wrong), &[3]).is_err(), "{wrong:?}");
+            assert!(Arrangement::new(vec![4], Some(wrong), &[3], false).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
     fn blocks_of_another_size_are_refused() -> Result<()> {
-        let (all, mut writers) = Arrangement::new(vec![2], None, &[2, 2])?;
+        let (all, mut writers) = Arrangement::new(vec![2], None, &[2, 2], false)?;
         let mut first = writers.remove(0);
         let rows = |n: usize| [MutableBuffer::from_len_zeroed(n * 2)];
         assert!(first.push(3, &rows(3)).is_err(), "more rows than the block has");
@@ -304,7 +313,7 @@ mod tests {
         assert!(first.push(2, &rows(2)).is_err(), "more rows than are left");
         assert!(first.finish().is_err(), "a row is missing");
         assert!(all.finish().is_err(), "a writer is at work");
-        let (all, writers) = Arrangement::new(vec![2], None, &[2, 2])?;
+        let (all, writers) = Arrangement::new(vec![2], None, &[2, 2], false)?;
         drop(writers);
         assert!(all.finish().is_err(), "nothing was written");
         Ok(())

@@ -1,10 +1,9 @@
 //! What the blocks of a loader cost in memory, and how far it may run ahead with that.
 
 use forebay_core::{Error, ErrorKind, Result, text};
-use forebay_io::{Selection, select_rows};
+use forebay_io::{BlockRows, RowSets, Selection, select_rows};
 use forebay_plan::schedule::{Schedule, Shuffle};
 
-use crate::index::{BlockRows, RowIndex};
 use crate::outputs::{OutputSpec, batch_bytes};
 use crate::pipeline::Pipeline;
 
@@ -18,10 +17,6 @@ const READ_AHEAD_LOCAL: u64 = 16 << 20;
 /// Blocks that file order reads ahead beyond one for each thread, so that no thread waits while one
 /// is being read and one delivered.
 const BLOCKS_AHEAD: u64 = 2;
-
-/// The part of the memory that rows may take which are all kept: a quarter, so that the trainer's other
-/// loaders, and batches in flight, have room beside them.
-const FULL_SHARE: u64 = 4;
 
 /// Lanes from which on the next windows can wait for what the open ones give back: the last of them
 /// is then a small part of what is to be opened.
@@ -73,28 +68,41 @@ pub struct Demand {
     pub threads: usize,
     /// Whether files come from an object store.
     pub remote: bool,
+    /// Whether the rows of a full shuffle are in a file.
+    pub in_file: bool,
 }
 
 /// The rows of a block that take part, where they are so few that decoding them alone is less work
 /// than decoding all and leaving most.
-pub fn few(pipeline: &Pipeline, index: &RowIndex, block: usize) -> Option<Selection> {
+pub fn few(kept: &BlockRows, all: u64) -> Option<Selection> {
+    let BlockRows::Some(kept) = kept else { return None };
+    is_few(kept.len() as u64, all).then(|| select_rows(kept, all))
+}
+
+fn is_few(kept: u64, all: u64) -> bool {
     /// Skipping from row to row costs several times as much as decoding them in one go.
-    const FEW: usize = 8;
-    let BlockRows::Some(kept) = index.block(block) else { return None };
-    let all = pipeline.dataset.blocks[block].len();
-    (kept.len() * FEW <= all as usize).then(|| select_rows(kept, all))
+    const FEW: u64 = 8;
+    kept * FEW <= all
 }
 
 impl Costs {
     /// Adds up the columns of every block.
-    pub fn new(pipeline: &Pipeline, outputs: &[OutputSpec], index: &RowIndex, form: Form) -> Self {
+    ///
+    /// # Errors
+    /// A row index that cannot be read.
+    pub fn new(
+        pipeline: &Pipeline,
+        outputs: &[OutputSpec],
+        index: &RowSets,
+        form: Form,
+    ) -> Result<Self> {
         let Form { arranged, permuted, draining } = form;
-        /// The place of a row in its window.
+        /// The place of a row in its window, and the number of one that passes a filter.
         const PLACE: u64 = 4;
         let cost = |block: usize| {
-            let few = few(pipeline, index, block);
+            let (rows, all) = (index.count(block), pipeline.dataset.blocks[block].len().max(1));
+            let few = if is_few(rows, all) { few(&index.block(block)?, all) } else { None };
             let cost = pipeline.reader.cost_of(block, few.as_ref());
-            let (rows, all) = (index.rows(block), pipeline.dataset.blocks[block].len().max(1));
             let decoded = match few {
                 Some(_) => cost.decoded,
                 None => (u128::from(cost.decoded) * u128::from(rows) / u128::from(all)) as u64,
@@ -105,9 +113,11 @@ impl Costs {
             } else {
                 (decoded, cost.decoded)
             };
-            BlockCost { fetch: cost.fetch, decoded, kept, opening: cost.fetch + most }
+            let numbers = if index.is_whole(block) { 0 } else { rows * PLACE };
+            Ok(BlockCost { fetch: cost.fetch, decoded, kept, opening: cost.fetch + most + numbers })
         };
-        Self { blocks: (0..pipeline.dataset.blocks.len()).map(cost).collect(), draining }
+        let blocks = (0..pipeline.dataset.blocks.len()).map(cost).collect::<Result<_>>()?;
+        Ok(Self { blocks, draining })
     }
 
     /// Bytes of a block that are read.
@@ -120,6 +130,11 @@ impl Costs {
         self.blocks[block].decoded
     }
 
+    /// Bytes of a block in an open window.
+    pub fn kept(&self, block: usize) -> u64 {
+        self.blocks[block].kept
+    }
+
     /// Bytes that opening a block needs.
     pub fn opening(&self, block: usize) -> u64 {
         self.blocks[block].opening
@@ -128,7 +143,7 @@ impl Costs {
     /// How many bytes keep the loader going at full speed; an error where the limit is too small for
     /// the order that was asked for.
     pub fn ahead(&self, schedule: &Schedule, demand: &Demand, limit: u64) -> Result<u64> {
-        let &Demand { slab, prefetch, threads, remote } = demand;
+        let &Demand { slab, prefetch, threads, remote, in_file } = demand;
         // In flight, being written, and in the hands of the consumer.
         let slabs = (prefetch + 2) * slab;
         if schedule.spec().shuffle == Shuffle::None {
@@ -154,11 +169,9 @@ impl Costs {
         }
         let window = schedule.largest_window(|block| self.blocks[block].kept);
         if schedule.spec().shuffle == Shuffle::Full {
-            if window > limit / FULL_SHARE {
-                return Err(too_full(window, limit));
-            }
             let block = (0..self.blocks.len()).map(|b| self.opening(b)).max().unwrap_or(0);
-            return Ok(slabs + window + block.saturating_mul(threads as u64 + BLOCKS_AHEAD));
+            let all = if in_file { slabs + block } else { window };
+            return Ok(slabs + all + block.saturating_mul(threads as u64 + BLOCKS_AHEAD));
         }
         let one = schedule.lanes() == 1 && schedule.windows() <= 1;
         let mixes = if one { 1 } else { 2 };
@@ -180,23 +193,6 @@ impl Costs {
         let next = if remote { lanes.min((lanes / 4).max(2)) } else { lanes.div_ceil(8) };
         Ok(slabs + lanes * window + next * opening)
     }
-}
-
-/// The error of rows that are too many to be kept.
-fn too_full(rows: u64, limit: u64) -> Error {
-    Error::new(
-        ErrorKind::Resource,
-        format!(
-            "shuffle=\"full\" keeps all rows in memory: they take {}, and a quarter of memory_limit is {}",
-            text::bytes(rows),
-            text::bytes(limit / FULL_SHARE)
-        ),
-    )
-    .at_place("loader(shuffle=\"full\")")
-    .with_hint(format!(
-        "read fewer columns, give memory_limit={} or more, or use shuffle=\"window\", which keeps only its windows",
-        rows.saturating_mul(FULL_SHARE)
-    ))
 }
 
 /// The error of an order that does not fit, with what would.

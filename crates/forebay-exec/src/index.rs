@@ -1,15 +1,19 @@
 //! The row index: which rows of each block take part, known before the first batch.
 //!
 //! A loader needs exact counts before it can lay out an epoch. Without filters they are in the
-//! footers; with them the filter's columns are read once.
+//! footers; with them the filter's columns are read once, and which rows pass is kept in a file for
+//! the other processes of the node and for later runs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::cast;
 use forebay_core::{Account, Error, ErrorKind, Result};
-use forebay_io::{DataFile, Selection};
-use forebay_sql::{Applied, Cursor, FileStats, Relation};
+use forebay_io::cache::{Claim, Entry};
+use forebay_io::{Block, BlockReader, DataFile, RowSetWriter, RowSets, Selection};
+use forebay_plan::{ParquetSource, Plan, PlanHash, Source, Step};
+use forebay_sql::{Applied, Cursor, FileStats, Relation, Segment};
 
 use crate::part::Origin;
 use crate::pipeline::Pipeline;
@@ -17,91 +21,102 @@ use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
 use crate::window::{locate, origin};
 
-/// The rows of one block that take part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BlockRows {
-    /// All of them.
-    All,
-    /// These, ascending.
-    Some(Vec<u32>),
-}
+/// Bytes of the filter's columns from which on its result is kept for later: what takes a moment to read
+/// again is not worth a file in the user's cache folder.
+const WORTH_KEEPING: u64 = 16 << 20;
 
-/// The rows of all blocks that take part.
-#[derive(Debug)]
-pub struct RowIndex {
-    blocks: Vec<BlockRows>,
-    totals: Vec<u64>,
-}
-
-impl RowIndex {
-    /// The rows of a block.
-    pub fn block(&self, block: usize) -> &BlockRows {
-        &self.blocks[block]
-    }
-
-    /// How many rows of a block take part.
-    pub fn rows(&self, block: usize) -> u64 {
-        match &self.blocks[block] {
-            BlockRows::All => self.totals[block],
-            BlockRows::Some(rows) => rows.len() as u64,
+/// Builds the row sets of all blocks. `tick` is called while waiting and may stop it.
+pub fn build(
+    pipeline: &Pipeline,
+    account: Account,
+    threads: usize,
+    stats: &Arc<Stats>,
+    mut tick: impl FnMut() -> Result<()>,
+) -> Result<RowSets> {
+    let totals: Arc<[u64]> = pipeline.dataset.blocks.iter().map(Block::len).collect();
+    let Some(filter) = pipeline.relation.row_filter() else { return Ok(RowSets::all(totals)) };
+    if !filter.has_filter() {
+        // Limits alone need no data.
+        let limits = filter.segments().iter().filter_map(Segment::limit);
+        let mut left = limits.min().unwrap_or(u64::MAX);
+        let mut sets = RowSetWriter::new(Arc::clone(&totals), None);
+        for (block, total) in totals.iter().enumerate() {
+            let rows: Vec<u32> = (0..left.min(*total) as u32).collect();
+            sets.put(block, &rows)?;
+            left = left.saturating_sub(*total);
         }
+        return sets.finish(None);
     }
-
-    /// Rows over all blocks.
-    pub fn total(&self) -> u64 {
-        (0..self.blocks.len()).map(|b| self.rows(b)).sum()
+    let candidates = candidates(pipeline)?;
+    let reader = pipeline.reader_of(&filter.input_columns())?;
+    let read = candidates.iter().map(|c| reader.cost_of(c.block, c.rows.as_ref()).fetch);
+    let evaluation = Evaluation { pipeline, filter, reader: reader.clone(), threads, stats };
+    let Some(entry) = entry(pipeline, read.sum()) else {
+        return evaluation.run(candidates, account, totals, None, tick);
+    };
+    let kept = || RowSets::read(entry.open()?, &entry, Arc::clone(&totals));
+    if let Some(sets) = kept() {
+        return Ok(sets);
     }
-
-    /// Bytes of the index.
-    pub fn bytes(&self) -> u64 {
-        self.blocks
-            .iter()
-            .map(|b| match b {
-                BlockRows::All => 0,
-                BlockRows::Some(rows) => rows.capacity() as u64 * 4,
-            })
-            .sum()
+    let claim = entry.claim(&mut tick)?;
+    if let Some(sets) = kept() {
+        return Ok(sets);
     }
+    evaluation.run(candidates, account, totals, Some((&entry, &claim)), tick)
+}
 
-    /// Builds the index. `tick` is called while waiting and may stop it.
-    pub fn build(
-        pipeline: &Pipeline,
+/// Where the row sets of a filter are kept: beside the snapshot that was read, else in the user's cache
+/// folder where `read` bytes are worth it. The name covers all that they depend on.
+fn entry(pipeline: &Pipeline, read: u64) -> Option<Entry> {
+    let Source::Parquet(source) = &pipeline.plan.source else { return None };
+    let last =
+        pipeline.plan.steps.iter().rposition(|s| matches!(s, Step::Filter(_) | Step::Limit(_)));
+    let plan = Plan {
+        source: Source::Parquet(ParquetSource::default()),
+        steps: pipeline.plan.steps.get(..=last?)?.to_vec(),
+        sink: None,
+    };
+    // Two files with the same footer may still differ; and the same expression may mean something else
+    // in another version.
+    let text = format!("{} {} {}", env!("CARGO_PKG_VERSION"), plan.hash(), pipeline.dataset.pins());
+    let id = pipeline.dataset.id();
+    let name = format!("{}-{}.rows", &id.to_string()[..16], PlanHash::of(text.as_bytes()));
+    let beside = source.snapshot.as_deref().filter(|s| !s.contains("://")).map(Path::new);
+    beside
+        .and_then(|snapshot| Entry::beside(snapshot, &name))
+        .or_else(|| (read >= WORTH_KEEPING).then(|| Entry::in_cache(&name)).flatten())
+}
+
+/// A filter that is to be evaluated.
+struct Evaluation<'a> {
+    pipeline: &'a Pipeline,
+    filter: Relation,
+    reader: BlockReader,
+    threads: usize,
+    stats: &'a Arc<Stats>,
+}
+
+impl Evaluation<'_> {
+    fn run(
+        self,
+        candidates: Vec<Candidate>,
         account: Account,
-        threads: usize,
-        stats: &Arc<Stats>,
+        totals: Arc<[u64]>,
+        keep: Option<(&Entry, &Claim)>,
         mut tick: impl FnMut() -> Result<()>,
-    ) -> Result<Self> {
-        let totals: Vec<u64> =
-            pipeline.dataset.blocks.iter().map(|b| b.rows.end - b.rows.start).collect();
-        let Some(filter) = pipeline.relation.row_filter() else {
-            return Ok(Self { blocks: vec![BlockRows::All; totals.len()], totals });
-        };
-        let mut blocks = vec![BlockRows::Some(Vec::new()); totals.len()];
-        if !filter.has_filter() {
-            // Limits alone need no data.
-            let mut left =
-                filter.segments().iter().filter_map(|s| s.limit()).min().unwrap_or(u64::MAX);
-            for (rows, total) in blocks.iter_mut().zip(&totals) {
-                *rows = if left >= *total {
-                    BlockRows::All
-                } else {
-                    BlockRows::Some((0..left as u32).collect())
-                };
-                left = left.saturating_sub(*total);
-            }
-            return Ok(Self { blocks, totals });
-        }
-        let candidates = candidates(pipeline)?;
-        let reader = pipeline.reader_of(&filter.input_columns())?;
-        let relation = Arc::new(filter);
+    ) -> Result<RowSets> {
+        let most = totals.iter().map(|t| t / 8 + 64).sum();
+        let part = keep.map(|(_, claim)| claim.create(most)).transpose()?;
+        let mut sets = RowSetWriter::new(totals, part);
+        let relation = Arc::new(self.filter);
         let first = Arc::clone(&relation);
-        let owner = pipeline.clone();
+        let owner = self.pipeline.clone();
         let mut scan = Scan::start(
-            reader,
+            self.reader,
             candidates.clone(),
             account,
-            threads,
-            Arc::clone(stats),
+            self.threads,
+            Arc::clone(self.stats),
             Arc::new(move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut _| {
                 unordered(&owner, &first, candidate, batches)
             }),
@@ -109,22 +124,16 @@ impl RowIndex {
         let mut ordered = Ordered::new(&relation);
         while let Some(scanned) = scan.next(&mut tick) {
             let scanned = scanned?;
-            let block = candidates[scanned.position].block;
             let mut kept = Vec::new();
             for piece in scanned.value {
                 kept.extend(ordered.push(piece)?.rows());
             }
-            blocks[block] = if kept.len() as u64 == totals[block] {
-                BlockRows::All
-            } else {
-                kept.shrink_to_fit();
-                BlockRows::Some(kept)
-            };
+            sets.put(candidates[scanned.position].block, &kept)?;
             if ordered.is_done() {
                 break;
             }
         }
-        Ok(Self { blocks, totals })
+        sets.finish(keep.map(|(entry, _)| entry))
     }
 }
 

@@ -9,6 +9,7 @@
 mod arrange;
 pub mod assemble;
 mod costs;
+mod full;
 mod images;
 pub mod index;
 pub mod job;
@@ -19,6 +20,7 @@ pub mod outputs;
 pub mod part;
 pub mod pipeline;
 pub mod pool;
+mod records;
 pub mod rows;
 pub mod runtime;
 pub mod scan;

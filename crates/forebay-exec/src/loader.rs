@@ -18,6 +18,7 @@ use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
 use forebay_feed::{Batch, SlabPool};
+use forebay_io::RowSets;
 use forebay_plan::schedule::{
     Bijection, BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle,
 };
@@ -27,11 +28,12 @@ use tokio::task::JoinSet;
 use crate::arrange::Arrangement;
 use crate::assemble::{Assembler, REPEAT_COLUMN};
 use crate::costs::{Costs, Demand, Form};
-use crate::index::RowIndex;
+use crate::full::Full;
+use crate::index;
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
-use crate::pool::{Cancel, Pool, PoolHandle, Worker};
-use crate::rows::{Rows, Window};
+use crate::pool::{Cancel, Pool, PoolHandle};
+use crate::rows::Rows;
 use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 use crate::window::{WindowHandle, WindowSource};
@@ -73,7 +75,7 @@ pub struct Loader {
     dense: Option<Vec<usize>>,
     /// Whether windows give their memory back while they are consumed.
     draining: bool,
-    index: Arc<RowIndex>,
+    index: Arc<RowSets>,
     costs: Arc<Costs>,
     schedule: Arc<Schedule>,
     account: Account,
@@ -81,7 +83,7 @@ pub struct Loader {
     stats: Arc<Stats>,
     demand: Demand,
     /// All rows, where the order is a permutation of all of them: made once, for all epochs.
-    all: Arc<Mutex<Option<Arc<Window>>>>,
+    full: Option<Arc<Full>>,
     /// What the row index holds.
     index_bytes: Arc<Reservation>,
 }
@@ -108,7 +110,7 @@ impl Loader {
         let stats = Arc::new(Stats::default());
         let index = {
             let account = budget.open(limit, 0);
-            Arc::new(RowIndex::build(&pipeline, account, config.threads, &stats, tick)?)
+            Arc::new(index::build(&pipeline, account, config.threads, &stats, tick)?)
         };
         let dense = Arrangement::widths(&outputs);
         // Repeats come from the lane's end backwards, out of windows that are open already.
@@ -116,9 +118,9 @@ impl Loader {
         let draining = dense.is_some() && !pads && shuffle != Shuffle::Full;
         let permuted = shuffle == Shuffle::Window;
         let form = Form { arranged: dense.is_some(), permuted, draining };
-        let costs = Arc::new(Costs::new(&pipeline, &outputs, &index, form));
+        let costs = Arc::new(Costs::new(&pipeline, &outputs, &index, form)?);
         let blocks: Vec<BlockInfo> = (0..pipeline.dataset.blocks.len())
-            .map(|b| BlockInfo { rows: index.rows(b), bytes: costs.decoded(b) })
+            .map(|b| BlockInfo { rows: index.count(b), bytes: costs.decoded(b) })
             .collect();
         let schedule = Schedule::new(&blocks, config.schedule.clone())?;
         if schedule.steps() == 0 && schedule.rows() > 0 {
@@ -134,7 +136,11 @@ impl Loader {
             .unwrap_or_else(|| (PREFETCH_BYTES / slab.max(1)).clamp(2, 32) as usize)
             .max(1);
         let remote = pipeline.dataset.files.iter().any(|f| f.is_remote());
-        let demand = Demand { slab, prefetch: prefetch as u64, threads: config.threads, remote };
+        let asked = (outputs.as_slice(), &config.outputs);
+        let full = Full::of(&schedule, &pipeline, asked, &index, &costs, limit)?;
+        let in_file = full.as_ref().is_some_and(|full| full.is_in_file());
+        let threads = config.threads;
+        let demand = Demand { slab, prefetch: prefetch as u64, threads, remote, in_file };
         let ahead = costs.ahead(&schedule, &demand, limit)?;
         let account = budget.open(limit, slab);
         let index_bytes = Arc::new(account.force(index.bytes(), Held::Window));
@@ -152,7 +158,7 @@ impl Loader {
             slabs: SlabPool::new(prefetch + 2),
             stats,
             demand,
-            all: Arc::default(),
+            full,
             config,
             index_bytes,
         })
@@ -224,8 +230,7 @@ impl Loader {
         });
         let (through, opened) = watch::channel(0);
         let shared = Arc::new(Shared {
-            bijection: order.bijection().map(Arc::new),
-            all: Arc::clone(&self.all),
+            full: self.full.clone().zip(order.bijection().map(Arc::new)),
             order,
             share,
             slab: self.demand.slab,
@@ -282,9 +287,8 @@ type Lane = VecDeque<(usize, WindowHandle)>;
 /// What the tasks of one epoch share.
 struct Shared {
     order: Arc<Epoch>,
-    /// The permutation of all rows, where the order is that, and the rows once they are there.
-    bijection: Option<Arc<Bijection>>,
-    all: Arc<Mutex<Option<Arc<Window>>>>,
+    /// All rows and their permutation, where the order is that.
+    full: Option<(Arc<Full>, Arc<Bijection>)>,
     share: Share,
     /// Bytes of a whole batch.
     slab: u64,
@@ -312,19 +316,14 @@ struct Ready {
 async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
     let mut current: BTreeMap<u64, usize> = BTreeMap::new();
     let mut loads = JoinSet::new();
+    if shared.full.is_some() {
+        // The rows are looked up in what is kept: there is nothing to open.
+        shared.through.send_replace(u64::MAX);
+        return;
+    }
     for step in 0..shared.steps() {
         for piece in shared.pieces(step) {
             if current.insert(piece.lane, piece.window) == Some(piece.window) {
-                continue;
-            }
-            let kept = shared.bijection.as_ref().and_then(|_| lock(&shared.all).clone());
-            if let Some(window) = kept {
-                let (result, handle) = WindowHandle::new();
-                result.send_replace(Some(Ok(window)));
-                lock(&shared.lanes)
-                    .entry(piece.lane)
-                    .or_default()
-                    .push_back((piece.window, handle));
                 continue;
             }
             let cost = source.cost(&shared.order, piece.window);
@@ -333,17 +332,12 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
             lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
             let mut started = shared.started.subscribe();
-            let all = shared.bijection.as_ref().map(|_| Arc::clone(&shared.all));
             loads.spawn(async move {
                 // An error means that the run is gone.
                 let _ = started.wait_for(|started| *started).await;
                 let window = source.load(order, piece.window, step, reservation).await;
-                let window = window.map(Arc::new);
-                if let (Some(all), Ok(window)) = (all, &window) {
-                    *lock(&all) = Some(Arc::clone(window));
-                }
                 // Nobody waits any more when the run was dropped.
-                let _ = result.send(Some(window));
+                let _ = result.send(Some(window.map(Arc::new)));
             });
             while loads.try_join_next().is_some() {}
         }
@@ -367,7 +361,7 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
         }
         let rows = match early {
             Ok(Some(rows)) => Ok(rows),
-            Ok(None) => gather_rows(&shared, step).await,
+            Ok(None) => gather_rows(&shared, &source, step).await,
             Err(e) => Err(e),
         };
         let rows = match rows {
@@ -436,6 +430,9 @@ async fn sparse_rows(
     step: u64,
 ) -> Result<Option<Rows>> {
     let mut rows = Rows::default();
+    if shared.full.is_some() {
+        return Ok(None);
+    }
     for piece in shared.pieces(step) {
         let (source, order) = (Arc::clone(source), Arc::clone(&shared.order));
         let range = (piece.offset, piece.len);
@@ -447,9 +444,14 @@ async fn sparse_rows(
     Ok(Some(rows))
 }
 
-async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {
+async fn gather_rows(shared: &Shared, source: &Arc<WindowSource>, step: u64) -> Result<Rows> {
     let mut rows = Rows::default();
     for piece in shared.pieces(step) {
+        if let Some((full, permutation)) = &shared.full {
+            let order = (&shared.order, permutation);
+            full.take(&mut rows, piece, order, source, &shared.account, step).await?;
+            continue;
+        }
         let handle = {
             let mut lanes = lock(&shared.lanes);
             let lane = lanes.entry(piece.lane).or_default();
@@ -462,15 +464,6 @@ async fn gather_rows(shared: &Shared, step: u64) -> Result<Rows> {
             return Err(Error::internal("a step came before its window"));
         };
         let window = handle.ready().await?;
-        if let Some(order) = shared.bijection.clone() {
-            // Thousands of rows one by one are work for the CPU pool.
-            let pick = move |_: &mut Worker| {
-                let range = (piece.offset, piece.len);
-                window.pick(&mut rows, &order, range, piece.repeat).map(|()| rows)
-            };
-            rows = shared.pool.run(step, pick).await?;
-            continue;
-        }
         window.take(&mut rows, piece.offset, piece.len, piece.repeat)?;
         if shared.draining {
             window.release(piece.offset + piece.len);

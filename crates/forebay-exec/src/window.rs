@@ -7,14 +7,13 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, RecordBatchOptions, UInt32Arr
 use arrow::buffer::MutableBuffer;
 use arrow::compute::take_record_batch;
 use forebay_core::{Error, Reservation, Result};
-use forebay_io::Sink;
+use forebay_io::{BlockRows, RowSets, Sink};
 use forebay_plan::schedule::Epoch;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
 
 use crate::arrange::{Arrangement, Writer};
 use crate::costs::{Costs, few};
-use crate::index::{BlockRows, RowIndex};
 use crate::outputs::OutputSpec;
 use crate::part::{Origin, Part, source_row};
 use crate::pipeline::Pipeline;
@@ -37,7 +36,7 @@ pub struct WindowSource {
     /// The bytes of a row of each output, where windows are stored in the order of delivery.
     pub dense: Option<Vec<usize>>,
     /// Rows of each block that take part.
-    pub index: Arc<RowIndex>,
+    pub index: Arc<RowSets>,
     /// What opening them costs.
     pub costs: Arc<Costs>,
     /// The CPU threads.
@@ -87,7 +86,7 @@ impl WindowSource {
         let (arrangement, writers) = self
             .pool
             .run(seq, move |_| {
-                Arrangement::new(widths, epoch.permutation(window).as_deref(), &lens)
+                Arrangement::new(widths, epoch.permutation(window).as_deref(), &lens, whole)
             })
             .await?;
         stream::iter(blocks.into_iter().zip(writers))
@@ -153,33 +152,9 @@ impl WindowSource {
             return Ok(None);
         };
         let wanted = &order[offset as usize..(offset + len) as usize];
-        // Position in the batch by (block, row): blocks in window order, rows ascending.
-        let blocks = epoch.window_blocks(window);
-        let mut starts = vec![0u64];
-        for (_, rows) in blocks {
-            starts.push(starts.last().copied().unwrap_or(0) + rows);
-        }
-        let mut places: Vec<(usize, u32, u32)> = Vec::with_capacity(wanted.len());
-        for (position, row) in (0u32..).zip(wanted) {
-            let at = starts.partition_point(|s| *s <= u64::from(*row)) - 1;
-            let within = (u64::from(*row) - starts[at]) as u32;
-            let source = match self.index.block(blocks[at].0 as usize) {
-                BlockRows::All => within,
-                BlockRows::Some(kept) => kept[within as usize],
-            };
-            places.push((at, source, position));
-        }
-        places.sort_unstable();
-        let mut permutation = vec![0u32; places.len()];
-        for (sorted, (_, _, position)) in (0u32..).zip(&places) {
-            permutation[*position as usize] = sorted;
-        }
-        let groups: Vec<(usize, Vec<u32>)> = places
-            .chunk_by(|a, b| a.0 == b.0)
-            .map(|g| (blocks[g[0].0].0 as usize, g.iter().map(|(_, row, _)| *row).collect()))
-            .collect();
+        let (groups, permutation) = epoch.places(window, wanted.iter().map(|row| u64::from(*row)));
         let parts: Vec<Option<Vec<Part>>> = stream::iter(groups)
-            .map(|(block, rows)| Arc::clone(&self).rows_of(block, rows, seq))
+            .map(|(block, among)| Arc::clone(&self).rows_of(block, among, seq))
             // Few at once, so that the memory of one block serves the next.
             .buffered(self.threads + 1)
             .try_collect()
@@ -203,12 +178,21 @@ impl WindowSource {
         cost >= LARGE && epoch.window_rows(window) <= MOST_ROWS && len * PAGE <= cost / 2
     }
 
+    /// Some rows of a block by themselves, given as numbers `among` those that take part.
     async fn rows_of(
         self: Arc<Self>,
         block: usize,
-        rows: Vec<u32>,
+        among: Vec<u32>,
         seq: u64,
     ) -> Result<Option<Vec<Part>>> {
+        let rows = match self.taking_part(block, seq).await? {
+            BlockRows::All => among,
+            BlockRows::Some(kept) => {
+                let rows = among.iter().map(|i| kept.get(*i as usize).copied());
+                let rows: Option<Vec<u32>> = rows.collect();
+                rows.ok_or_else(|| Error::internal("a row beyond those that take part"))?
+            }
+        };
         let start = Instant::now();
         let Some(fetched) = self.pipeline.reader.fetch_rows(block, &rows).await? else {
             return Ok(None);
@@ -224,17 +208,27 @@ impl WindowSource {
             .await
     }
 
-    async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
-        let reader = &self.pipeline.reader;
-        let few = few(&self.pipeline, &self.index, block);
-        let fetched = self.stats.fetching(reader.fetch(block, few.as_ref())).await?;
+    /// The rows of a block that take part.
+    async fn taking_part(self: &Arc<Self>, block: usize, seq: u64) -> Result<BlockRows> {
+        if self.index.is_whole(block) {
+            return Ok(BlockRows::All);
+        }
+        let this = Arc::clone(self);
+        self.pool.run(seq, move |_| this.index.block(block)).await
+    }
+
+    /// The rows of a block that take part, decoded and converted.
+    pub async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
+        let kept = self.taking_part(block, seq).await?;
+        let few = few(&kept, self.pipeline.dataset.blocks[block].len());
+        let fetched = self.stats.fetching(self.pipeline.reader.fetch(block, few.as_ref())).await?;
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
         pool.run(seq, move |_| {
             let batches = this.stats.decode.time(|| this.pipeline.reader.decode(fetched))?;
-            this.stats.transform.time(|| match (few, this.index.block(block)) {
+            this.stats.transform.time(|| match (few, &kept) {
                 (Some(_), BlockRows::Some(kept)) => this.chosen(block, batches, kept),
-                _ => this.parts(block, batches),
+                _ => this.parts(block, batches, &kept),
             })
         })
         .await
@@ -246,7 +240,8 @@ impl WindowSource {
         /// A column of eight bytes is 32 KiB then: what a thread works on stays in its second-level
         /// cache, and in the heap, whose arenas keep little of it.
         const ROWS: u64 = 4_096;
-        let few = few(&self.pipeline, &self.index, block);
+        let kept = self.taking_part(block, seq).await?;
+        let few = few(&kept, self.pipeline.dataset.blocks[block].len());
         let fetched = self.stats.fetching(self.pipeline.reader.fetch(block, few.as_ref())).await?;
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
@@ -254,6 +249,7 @@ impl WindowSource {
             let mut growing = Growing {
                 source: &this,
                 block,
+                kept,
                 few: few.is_some(),
                 at: 0,
                 columns: this.outputs.iter().map(|_| MutableBuffer::new(0)).collect(),
@@ -282,33 +278,22 @@ impl WindowSource {
         Ok(parts)
     }
 
-    fn parts(&self, block: usize, batches: Vec<RecordBatch>) -> Result<Vec<Part>> {
+    fn parts(
+        &self,
+        block: usize,
+        batches: Vec<RecordBatch>,
+        kept: &BlockRows,
+    ) -> Result<Vec<Part>> {
         let mut at = 0u32;
         let mut parts = Vec::with_capacity(batches.len());
         for batch in batches {
             let rows = batch.num_rows() as u32;
             let origin = origin(&self.pipeline, block, u64::from(at));
-            let (batch, kept) = self.partakers(block, at, batch)?;
+            let (batch, kept) = partakers(kept, at, batch)?;
             at += rows;
             parts.push(self.part(origin, batch, kept)?);
         }
         Ok(parts)
-    }
-
-    /// Of a batch that begins at row `at` of a block, the rows that take part, and which they are.
-    fn partakers(
-        &self,
-        block: usize,
-        at: u32,
-        batch: RecordBatch,
-    ) -> Result<(RecordBatch, Option<UInt32Array>)> {
-        let BlockRows::Some(kept) = self.index.block(block) else { return Ok((batch, None)) };
-        let from = kept.partition_point(|r| *r < at);
-        let to = kept.partition_point(|r| *r < at + batch.num_rows() as u32);
-        let kept = UInt32Array::from_iter_values(kept[from..to].iter().map(|r| r - at));
-        let batch = take_record_batch(&batch, &kept)
-            .map_err(|e| Error::internal("cannot take rows").with_source(e))?;
-        Ok((batch, Some(kept)))
     }
 
     /// Computes the columns of rows that take part, and converts them.
@@ -328,10 +313,27 @@ impl WindowSource {
     }
 }
 
+/// Of a batch that begins at row `at` of a block, the rows that take part, and which they are.
+fn partakers(
+    kept: &BlockRows,
+    at: u32,
+    batch: RecordBatch,
+) -> Result<(RecordBatch, Option<UInt32Array>)> {
+    let BlockRows::Some(kept) = kept else { return Ok((batch, None)) };
+    let from = kept.partition_point(|r| *r < at);
+    let to = kept.partition_point(|r| *r < at + batch.num_rows() as u32);
+    let kept = UInt32Array::from_iter_values(kept[from..to].iter().map(|r| r - at));
+    let batch = take_record_batch(&batch, &kept)
+        .map_err(|e| Error::internal("cannot take rows").with_source(e))?;
+    Ok((batch, Some(kept)))
+}
+
 /// A block that is being decoded into its place in a window.
 struct Growing<'a> {
     source: &'a WindowSource,
     block: usize,
+    /// Its rows that take part.
+    kept: BlockRows,
     /// Whether only the rows that take part are decoded.
     few: bool,
     /// Rows so far: of the block, or with `few` of those that take part.
@@ -346,14 +348,14 @@ impl Sink for Growing<'_> {
     fn batch(&mut self, batch: RecordBatch) -> Result<()> {
         let start = Instant::now();
         let rows = batch.num_rows() as u32;
-        let (at, batch, kept) = match self.source.index.block(self.block) {
+        let (at, batch, kept) = match &self.kept {
             BlockRows::Some(kept) if self.few => {
                 let from = self.at as usize;
                 let now = kept.get(from..from + rows as usize).unwrap_or_default();
                 (0, batch, Some(UInt32Array::from(now.to_vec())))
             }
             _ => {
-                let (batch, kept) = self.source.partakers(self.block, self.at, batch)?;
+                let (batch, kept) = partakers(&self.kept, self.at, batch)?;
                 (self.at, batch, kept)
             }
         };

@@ -17,7 +17,7 @@ static ROOM: PerProcess<Semaphore> = PerProcess::new();
 /// Runs blocking file work and waits for it. If the caller goes away, work that has begun still runs
 /// to its end.
 #[allow(clippy::disallowed_methods)] // The one place: bounded, and for file I/O only.
-pub(crate) async fn run<T: Send + 'static>(
+pub async fn run<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let room = ROOM

@@ -12,6 +12,7 @@ use forebay_core::{Error, Result};
 use forebay_plan::{ParquetSource, StorageOptions};
 use futures::{StreamExt, TryStreamExt, stream};
 use parquet::file::metadata::ParquetMetaData;
+use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
 pub use blocks::Block;
 pub(crate) use blocks::column_bytes;
@@ -20,10 +21,14 @@ pub use summary::{ColumnSummary, FileSummary, RowGroupSummary};
 use crate::blocking;
 use crate::footer::{self, Footer};
 use crate::listing::{self, FilePlace, Listed, hive};
+use crate::pages;
 use crate::schema::unify;
 
 /// Footers in flight at the same time: enough to hide S3's latency, few enough for its rate limits.
 const FOOTERS_IN_FLIGHT: usize = 32;
+
+/// The pages of all columns of all row groups of a file.
+type PageIndex = Vec<Vec<OffsetIndexMetaData>>;
 
 /// What a file looked like when it was listed. Checked on every read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +74,17 @@ impl DataFile {
     /// Whether it is in an object store.
     pub fn is_remote(&self) -> bool {
         matches!(self.place, FilePlace::Remote(..))
+    }
+
+    /// What listing it gave.
+    fn listed(&self) -> Listed {
+        Listed {
+            uri: Arc::clone(&self.uri),
+            relative: self.relative.clone(),
+            place: self.place.clone(),
+            partitions: self.partitions.clone(),
+            pin: self.pin.clone(),
+        }
     }
 
     fn footer(&self) -> Footer {
@@ -133,6 +149,54 @@ impl Dataset {
         let footers: Option<Vec<Footer>> =
             found.into_iter().map(|f| f.or_else(|| read.next())).collect();
         let footers = footers.ok_or_else(|| Error::internal("a file has no footer"))?;
+        Self::build(self.listed.clone(), listed, footers)
+    }
+
+    /// The same dataset with the places of all pages, read from the pages' headers where a file has no
+    /// page index: large row groups then become several blocks. A file in which they cannot be told
+    /// stays as it is, with a notice.
+    pub async fn index_pages(&self) -> Result<Self> {
+        let mut found: HashMap<&str, Option<PageIndex>> = HashMap::new();
+        let lacking = self.files.iter().filter(|f| f.metadata.offset_index().is_none());
+        let mut jobs: Vec<(Arc<DataFile>, usize)> = Vec::new();
+        for file in lacking {
+            if found.insert(&file.uri, Some(Vec::new())).is_none() {
+                jobs.extend((0..file.metadata.num_row_groups()).map(|g| (Arc::clone(file), g)));
+            }
+        }
+        let mut walked = stream::iter(jobs)
+            .map(|(file, group)| async move {
+                pages::of_group(&file, group).await.map(|pages| (file, pages))
+            })
+            .buffered(FOOTERS_IN_FLIGHT);
+        let mut without: Vec<Arc<DataFile>> = Vec::new();
+        while let Some((file, pages)) = walked.try_next().await? {
+            let Some(all) = found.get_mut(&*file.uri) else { continue };
+            match pages {
+                Some(pages) => all.iter_mut().for_each(|all| all.push(pages.clone())),
+                None if all.take().is_some() => without.push(file),
+                None => {}
+            }
+        }
+        if let Some(file) = without.first() {
+            tracing::warn!(
+                file = %file.uri,
+                "the places of pages cannot be told in {} files: their lists or nested columns do not say \
+                 where rows begin; write them again with a page index",
+                without.len()
+            );
+        }
+        let mut listed = Vec::with_capacity(self.files.len());
+        let mut footers = Vec::with_capacity(self.files.len());
+        for file in &self.files {
+            let mut footer = file.footer();
+            if let Some(Some(pages)) = found.get(&*file.uri) {
+                let builder = (*footer.metadata).clone().into_builder();
+                footer.metadata = Arc::new(builder.set_offset_index(Some(pages.clone())).build());
+            }
+            footers.push(footer);
+            listed.push(file.listed());
+        }
         Self::build(self.listed.clone(), listed, footers)
     }
 

@@ -7,15 +7,21 @@
 //! and an error names the file, the row group and the column.
 
 mod blocking;
+pub mod cache;
 mod dataset;
 mod footer;
 mod listing;
 mod manifest;
+mod pages;
 mod reader;
+mod rowset;
+pub mod rowstore;
 mod schema;
 pub mod store;
 mod writer;
 
+pub use blocking::run as file_work;
 pub use dataset::{Block, ColumnSummary, DataFile, Dataset, FileSummary, Pin, RowGroupSummary};
 pub use reader::{BlockReader, Cost, Fetched, Selection, Sink, select_rows};
+pub use rowset::{BlockRows, RowSetWriter, RowSets};
 pub use writer::{LeftBehind, ParquetWriter, Survey, WriteSummary, WrittenFile, survey};

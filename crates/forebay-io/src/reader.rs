@@ -277,7 +277,7 @@ impl BlockReader {
                 let mut wanted = Vec::new();
                 let (mut some, mut all_bytes) = (0, 0);
                 for leaf in &plan.leaves {
-                    let Some(pages) = sparse::walk(&open, &uri, size, group, *leaf)? else {
+                    let Some(pages) = crate::pages::walk(&open, &uri, size, group, *leaf)? else {
                         return Ok(None);
                     };
                     let chunk = chunk_range(group.column(*leaf)).unwrap_or_default();

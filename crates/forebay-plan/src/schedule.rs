@@ -12,8 +12,10 @@
 //! a rank's part of a lane is contiguous in the stream, and the world size changes no global batch.
 
 mod bijection;
+mod places;
+mod sharing;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use bijection::Bijection;
 use forebay_core::{Draws, Error, Result};
@@ -112,6 +114,7 @@ pub struct Schedule {
     rows: u64,
     lanes: u64,
     window: u64,
+    amplification: OnceLock<f64>,
 }
 
 impl Schedule {
@@ -183,7 +186,8 @@ impl Schedule {
             Shuffle::None => EpochEnd::Partial,
             Shuffle::Window | Shuffle::Full => EpochEnd::Drop,
         });
-        Ok(Self { spec, end, blocks, order, rows, lanes, window })
+        let amplification = OnceLock::new();
+        Ok(Self { spec, end, blocks, order, rows, lanes, window, amplification })
     }
 
     /// N, the rows that take part in an epoch.

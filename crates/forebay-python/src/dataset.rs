@@ -154,6 +154,10 @@ impl Snapshot {
         detached(py, |tick| self.0.refresh(tick)).map(Self)
     }
 
+    fn index_pages(&self, py: Python<'_>) -> PyResult<Self> {
+        detached(py, |tick| self.0.index_pages(tick)).map(Self)
+    }
+
     fn save(&self, py: Python<'_>, uri: &str) -> PyResult<()> {
         detached(py, |tick| self.0.save(uri, tick))
     }

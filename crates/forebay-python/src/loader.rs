@@ -91,6 +91,7 @@ impl Loader {
         out.set_item("held_by_consumer", a.held(Held::Consumer))?;
         out.set_item("lanes", self.0.schedule().lanes())?;
         out.set_item("window", self.0.schedule().window())?;
+        out.set_item("read_amplification", self.0.schedule().read_amplification())?;
         out.set_item("threads", self.0.threads())?;
         Ok(out)
     }

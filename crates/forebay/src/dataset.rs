@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use forebay_core::{ByteBudget, Result};
-use forebay_exec::index::RowIndex;
+use forebay_exec::index;
 use forebay_exec::job::{self, JobSummary, Progress, Run};
 use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::{Pipeline, Stats, runtime};
@@ -132,7 +132,8 @@ impl Dataset {
     pub fn count_with(&self, budget: &ByteBudget, tick: impl FnMut() -> Result<()>) -> Result<u64> {
         let stats = Arc::new(Stats::default());
         let account = budget.open(budget.limit(), 0);
-        RowIndex::build(&self.pipeline, account, machine::cpus(), &stats, tick).map(|i| i.total())
+        index::build(&self.pipeline, account, machine::cpus(), &stats, tick)
+            .map(|sets| sets.total())
     }
 
     /// [`Self::count_with`] under the process's budget.

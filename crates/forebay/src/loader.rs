@@ -1,6 +1,6 @@
 //! The loader's public face: which epoch, which step, which options.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use forebay_core::sync::lock;
 use forebay_core::{ByteBudget, Error, Result};
@@ -25,6 +25,8 @@ struct Shared {
     position: Mutex<Position>,
     options: LoaderOptions,
     snapshot: OnceLock<SnapshotId>,
+    /// Whether it was said that ranks share lanes.
+    said: Once,
 }
 
 /// Rank or world size from the launcher's environment (torchrun, Slurm wrappers, Ray Train).
@@ -115,6 +117,7 @@ impl Loader {
             position: Mutex::default(),
             options: options.clone(),
             snapshot: OnceLock::new(),
+            said: Once::new(),
         })))
     }
 
@@ -240,10 +243,31 @@ impl Loader {
     /// [`Self::iter`] for one of several workers that share this rank's steps.
     pub fn iter_share(&self, share: Share) -> Result<Epoch> {
         let current = self.current();
+        self.0.said.call_once(|| tell_shared_lanes(current.schedule()));
         let (turn, at) = lock(&self.0.position).begin();
         let samples = if at.finished { current.schedule().rows() } else { at.samples };
         let run = current.epoch(at.epoch, samples, share)?;
         Ok(Epoch { run: Some(run), loader: self.clone(), number: at.epoch, turn })
+    }
+}
+
+/// Says once what it costs that ranks share lanes, and how to avoid it.
+fn tell_shared_lanes(schedule: &Schedule) {
+    /// Below this the notice would cost more attention than the reading.
+    const WORTH_A_WORD: f64 = 1.25;
+    let Some(apart) = schedule.lanes_apart() else { return };
+    let times = schedule.read_amplification();
+    if times > WORTH_A_WORD {
+        tracing::warn!(
+            "{} ranks share {} of the shuffle, so that this one reads {times:.1} times its part of the data; \
+             with lanes={apart} every rank has its own (another order, so from the beginning of a run on)",
+            schedule.spec().world_size,
+            if schedule.lanes() == 1 {
+                "one lane".into()
+            } else {
+                format!("{} lanes", schedule.lanes())
+            },
+        );
     }
 }
 

@@ -72,6 +72,17 @@ impl Snapshot {
         Ok(Self::new(Arc::new(fresh), self.storage.clone()))
     }
 
+    /// The same snapshot with the places of all pages, for files that have no page index: their headers
+    /// are read once, and large row groups become several blocks. It has another id then.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has changed since it was listed.
+    pub fn index_pages(&self, tick: Tick<'_>) -> Result<Self> {
+        let dataset = Arc::clone(&self.dataset);
+        let indexed = runtime::wait_with(async move { dataset.index_pages().await }, tick)??;
+        Ok(Self::new(Arc::new(indexed), self.storage.clone()))
+    }
+
     /// Saves it to a path or an `s3://` URI; a file that is there is replaced at once, or stays.
     pub fn save(&self, uri: &str, tick: Tick<'_>) -> Result<()> {
         let (dataset, storage, uri) =

@@ -102,6 +102,15 @@ impl Dataset {
         SnapshotId(PlanHash::of(text.as_bytes()).0)
     }
 
+    /// A hash of the files' pins: another one where a file was written anew, even with the same footer.
+    pub fn pins(&self) -> PlanHash {
+        let mut text = String::new();
+        for file in &self.files {
+            let _ = writeln!(text, "{:?}", file.pin);
+        }
+        PlanHash::of(text.as_bytes())
+    }
+
     /// Whether these arguments were listed for it.
     pub fn is_of(&self, arguments: &[String]) -> bool {
         let whole = |uris: &[String]| uris.iter().map(|u| absolute(u).ok()).collect::<Vec<_>>();

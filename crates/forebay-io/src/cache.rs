@@ -1,0 +1,360 @@
+//! Files that are worked out once and kept: which rows pass a filter, the rows of a full shuffle.
+//!
+//! An entry is complete or absent: it is written under another name and renamed. Whoever makes one holds
+//! a lock file beside it, for which the other processes of the node wait, and then find the entry. An
+//! entry is of no use to anybody but Forebay and may be deleted at any time: a process that has it open
+//! keeps what it has, another one makes it again.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use forebay_core::{Error, ErrorKind, Result, text};
+
+use crate::store::problem::file_error;
+
+/// Entries of the cache folder that nobody has opened for so long are removed when another is made.
+const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// How often a process looks whether another one is done.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A wait beyond this is explained.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Room that is left on the disk for others.
+const MARGIN: u64 = 64 << 20;
+
+/// The place of an entry.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    path: PathBuf,
+    /// Whether it is in the cache folder, where Forebay alone keeps files.
+    own: bool,
+}
+
+impl Entry {
+    /// An entry of the cache folder: `FOREBAY_CACHE_DIR`, else `XDG_CACHE_HOME/forebay`, else
+    /// `~/.cache/forebay`. `None` where there is no folder that can be written.
+    pub fn in_cache(name: &str) -> Option<Self> {
+        let of = |variable: &str| {
+            std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from)
+        };
+        let folder = of("FOREBAY_CACHE_DIR")
+            .or_else(|| of("XDG_CACHE_HOME").map(|d| d.join("forebay")))
+            .or_else(|| of("HOME").map(|d| d.join(".cache/forebay")))?;
+        // What is kept are rows of the user's data: nobody else's business.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+        Some(Self { path: folder.join(name), own: true }).filter(Self::can_be_made)
+    }
+
+    /// An entry beside a file, with its name in front. `None` where that folder cannot be written.
+    pub fn beside(file: &Path, name: &str) -> Option<Self> {
+        let mut full = file.file_name()?.to_owned();
+        full.push(".");
+        full.push(name);
+        Some(Self { path: file.with_file_name(full), own: false }).filter(Self::can_be_made)
+    }
+
+    fn can_be_made(&self) -> bool {
+        let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        self.path.exists() || rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The entry, where it is there.
+    pub fn open(&self) -> Option<File> {
+        let file = File::open(&self.path).ok()?;
+        // It is in use; where the time cannot be set, it will be made again some day.
+        let _ = file.set_modified(SystemTime::now());
+        Some(file)
+    }
+
+    /// Waits until no other process makes this entry; `tick` is called meanwhile and may end it. It may
+    /// be there afterwards: look again.
+    pub fn claim(&self, mut tick: impl FnMut() -> Result<()>) -> Result<Claim> {
+        let path = self.named(".", ".lock");
+        // Where there are no locks, or no permission, two processes may make it at the same time: each
+        // renames a whole one.
+        let Ok(lock) = open_to_write(&path, false) else { return Ok(Claim::new(self, None)) };
+        let (begun, mut said) = (Instant::now(), false);
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Claim::new(self, Some((lock, path)))),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(_)) => return Ok(Claim::new(self, None)),
+            }
+            tick()?;
+            if begun.elapsed() > LONG && !said {
+                said = true;
+                tracing::warn!(
+                    "waiting for another process that is making {}",
+                    self.path.display()
+                );
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The entry's name with something before and after it.
+    fn named(&self, before: &str, after: &str) -> PathBuf {
+        let mut name = OsString::from(before);
+        name.push(self.path.file_name().unwrap_or_default());
+        name.push(after);
+        self.path.with_file_name(name)
+    }
+}
+
+/// The right to make an entry.
+pub struct Claim {
+    entry: Entry,
+    lock: Option<(File, PathBuf)>,
+}
+
+impl Claim {
+    fn new(entry: &Entry, lock: Option<(File, PathBuf)>) -> Self {
+        Self { entry: entry.clone(), lock }
+    }
+
+    /// Begins to write the entry, which may become as large as `bytes`.
+    ///
+    /// # Errors
+    /// A disk that has not so much room, even without the entries that nobody uses any more.
+    pub fn create(&self, bytes: u64) -> Result<Part> {
+        let path = self.entry.named(".", ".part");
+        let part = |e| file_error(e, "write", &path.display().to_string());
+        // What a killed process has left behind: nobody else writes here.
+        if self.lock.is_some() {
+            let _ = std::fs::remove_file(&path);
+        }
+        let path = match self.lock {
+            Some(_) => path.clone(),
+            None => self.entry.named(".", &format!(".{}.part", uuid::Uuid::new_v4().simple())),
+        };
+        if self.entry.own {
+            sweep(&self.entry.path, Some(KEPT), || false);
+            sweep(&self.entry.path, None, || has_room(&path, bytes));
+        }
+        if !has_room(&path, bytes) {
+            return Err(no_room(&self.entry.path, bytes, self.entry.own));
+        }
+        let file = open_to_write(&path, true).map_err(part)?;
+        Ok(Part { file, path, entry: self.entry.clone(), done: false })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some((_, path)) = &self.lock {
+            // Whoever waits for this very file finds the entry made, or makes it: a third process that
+            // makes a new lock file meanwhile does the work twice at worst.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// An entry that is being written. Dropped before its time, it leaves nothing.
+pub struct Part {
+    file: File,
+    path: PathBuf,
+    entry: Entry,
+    done: bool,
+}
+
+impl Part {
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// An error of writing it, in the user's words.
+    pub fn error(&self, e: io::Error) -> Error {
+        if e.kind() == io::ErrorKind::StorageFull {
+            let so_far = self.file.metadata().map_or(0, |m| m.len());
+            return no_room(&self.entry.path, so_far, self.entry.own).with_source(e);
+        }
+        file_error(e, "write", &self.path.display().to_string())
+    }
+
+    /// Makes it the entry, and gives it open for reading.
+    pub fn commit(mut self) -> Result<File> {
+        std::fs::rename(&self.path, &self.entry.path).map_err(|e| self.error(e))?;
+        self.done = true;
+        self.file.try_clone().map_err(|e| self.error(e))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn open_to_write(path: &Path, truncate: bool) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Without following links: the name is ours, whatever somebody has put there.
+    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    options.read(true).write(true).create(true).truncate(truncate).custom_flags(no_follow);
+    options.mode(0o600).open(path)
+}
+
+/// Whether the disk has room for so many bytes. Where it does not say, writing will tell.
+fn has_room(path: &Path, bytes: u64) -> bool {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    rustix::fs::statvfs(folder)
+        .map_or(true, |s| s.f_bavail.saturating_mul(s.f_frsize) >= bytes.saturating_add(MARGIN))
+}
+
+fn no_room(path: &Path, bytes: u64, own: bool) -> Error {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let elsewhere = if own {
+        "make room there, or set FOREBAY_CACHE_DIR to a folder on a larger disk"
+    } else {
+        "make room there"
+    };
+    let what = format!("{} has no room for {}", folder.display(), text::bytes(bytes));
+    Error::new(ErrorKind::Resource, what).with_hint(elsewhere)
+}
+
+/// Removes other entries of the cache folder, the oldest first, those alone that are older than `age`,
+/// until `enough`.
+fn sweep(keep: &Path, age: Option<Duration>, enough: impl Fn() -> bool) {
+    let Some(Ok(folder)) = keep.parent().map(std::fs::read_dir) else { return };
+    // A part may be somebody's who is at work, unless it is old.
+    let ours = |path: &Path| {
+        let kind = path.extension().unwrap_or_default();
+        kind == "rows" || kind == "store" || (kind == "part" && age.is_some())
+    };
+    let mut found: Vec<(SystemTime, PathBuf)> = folder
+        .filter_map(|e| {
+            let path = e.ok()?.path();
+            let kept = path != keep && ours(&path);
+            kept.then(|| Some((std::fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))?
+        })
+        .collect();
+    found.sort();
+    for (used, path) in found {
+        let old = age.is_none_or(|age| used.elapsed().is_ok_and(|unused| unused > age));
+        if enough() || !old {
+            return;
+        }
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn entry(folder: &Path) -> Entry {
+        Entry { path: folder.join("x.rows"), own: true }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> =
+            names.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn complete_or_absent() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = entry(folder.path());
+        {
+            let claim = entry.claim(|| Ok(())).unwrap();
+            let part = claim.create(10).unwrap();
+            part.file().write_all(b"half").unwrap();
+            assert!(entry.open().is_none());
+        }
+        assert_eq!(names(folder.path()), Vec::<String>::new(), "a failed attempt leaves nothing");
+        {
+            let claim = entry.claim(|| Ok(())).unwrap();
+            let part = claim.create(10).unwrap();
+            part.file().write_all(b"whole").unwrap();
+            let mut bytes = [0; 5];
+            part.commit().unwrap().read_exact_at(&mut bytes, 0).unwrap();
+            assert_eq!(&bytes, b"whole");
+        }
+        assert_eq!(names(folder.path()), ["x.rows"]);
+        assert!(entry.open().is_some());
+    }
+
+    #[test]
+    fn a_killed_process_is_in_nobodys_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = entry(folder.path());
+        std::fs::write(folder.path().join(".x.rows.part"), "left behind").unwrap();
+        std::fs::write(folder.path().join(".x.rows.lock"), "").unwrap();
+        let claim = entry.claim(|| Ok(())).unwrap();
+        let part = claim.create(10).unwrap();
+        assert_eq!(part.file().metadata().unwrap().len(), 0);
+        drop((part, claim));
+        assert_eq!(names(folder.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn one_makes_it_and_the_other_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = entry(folder.path());
+        let claim = entry.claim(|| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| entry.claim(|| Ok(())).map(|_| entry.open().is_some()));
+            std::thread::sleep(2 * PAUSE);
+            assert!(!waiting.is_finished());
+            claim.create(0).unwrap().commit().unwrap();
+            drop(claim);
+            assert!(waiting.join().unwrap().unwrap());
+        });
+        let held = entry.claim(|| Ok(())).unwrap();
+        let stopped = entry.claim(|| Err(Error::new(ErrorKind::Cancelled, "Ctrl-C")));
+        assert_eq!(stopped.err().unwrap().kind(), ErrorKind::Cancelled);
+        drop(held);
+    }
+
+    #[test]
+    fn old_entries_go_and_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = entry(folder.path());
+        let old = SystemTime::now() - KEPT - Duration::from_secs(60);
+        for (name, used) in [
+            ("a.rows", old),
+            ("b.store", old),
+            (".d.rows.part", old),
+            ("c.rows", SystemTime::now()),
+            ("notes.txt", old),
+        ] {
+            File::create(folder.path().join(name)).unwrap().set_modified(used).unwrap();
+        }
+        entry.claim(|| Ok(())).unwrap().create(0).unwrap().commit().unwrap();
+        assert_eq!(names(folder.path()), ["c.rows", "notes.txt", "x.rows"]);
+        let claim = entry.claim(|| Ok(())).unwrap();
+        let error = claim.create(u64::MAX / 2).err().unwrap();
+        assert!(error.report().contains("FOREBAY_CACHE_DIR"), "{}", error.report());
+        drop(claim);
+        assert_eq!(names(folder.path()), ["notes.txt", "x.rows"], "the last resort");
+    }
+
+    #[test]
+    fn beside_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = Entry::beside(&folder.path().join("snap.json"), "k.rows").unwrap();
+        assert_eq!(entry.path(), folder.path().join("snap.json.k.rows"));
+        assert!(Entry::beside(Path::new("/proc/none/snap.json"), "k.rows").is_none());
+    }
+}
