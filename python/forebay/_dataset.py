@@ -424,7 +424,7 @@ class Dataset:
         index_pages : bool
             For files without a page index (pyarrow writes none unless asked), read the headers of
             all pages once and keep where they are. Large row groups then become blocks of about
-            8 MiB, which shuffle and start better; the `id` is another one. Default: no.
+            8 MiB, which shuffle and start better; the `id` is another one then. Default: no.
 
         Raises
         ------

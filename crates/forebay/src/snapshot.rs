@@ -73,7 +73,7 @@ impl Snapshot {
     }
 
     /// The same snapshot with the places of all pages, for files that have no page index: their headers
-    /// are read once, and large row groups become several blocks. It has another id then.
+    /// are read once, and large row groups become several blocks. Where they do, it has another id.
     ///
     /// # Errors
     /// A file that cannot be read, or has changed since it was listed.
