@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_core::budget::Held;
 use forebay_core::{Account, Error, ErrorKind, Result, text};
-use forebay_io::cache::Entry;
+use forebay_io::cache::{Claim, Entry, PAUSE, Waiting};
 use forebay_io::rowstore::{Found, RowStore, StoreWriter};
 use forebay_io::{BlockRows, RowSets, file_work};
 use forebay_plan::PlanHash;
@@ -111,7 +111,8 @@ impl Full {
         let range = (piece.offset, piece.len);
         let chunk = match (kept, &self.file) {
             (Kept::File(store), Some(file)) => {
-                let share = piece.len * file.bytes / epoch.rows().max(1);
+                let mean = file.bytes.div_ceil(epoch.rows().max(1));
+                let share = piece.len.saturating_mul(mean);
                 let reservation = account.reserve(seq, share).await;
                 let read = Read { store: Arc::clone(store), records: Arc::clone(&file.records) };
                 let chunk = read.rows(epoch, &order, range, source, seq).await?;
@@ -153,6 +154,21 @@ impl Full {
 }
 
 impl InFile {
+    /// Waits until nobody else makes the file, without keeping a file thread waiting: whoever makes it
+    /// may need one.
+    async fn claim(&self) -> Result<Claim> {
+        let mut waiting = Waiting::default();
+        loop {
+            let entry = self.entry.clone();
+            let tried = file_work(move || Ok((entry.try_claim(&mut waiting), waiting))).await?;
+            match tried {
+                (Some(claim), _) => return Ok(claim),
+                (None, later) => waiting = later,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     /// Opens the file, or makes it.
     async fn load(
         &self,
@@ -167,8 +183,7 @@ impl InFile {
         if let Some(store) = file_work(move || Ok(look())).await? {
             return Ok(store);
         }
-        let (entry, cancel) = (self.entry.clone(), source.pool.cancel().clone());
-        let claim = file_work(move || entry.claim(|| cancel.check())).await?;
+        let claim = self.claim().await?;
         let look = open.clone();
         if let Some(store) = file_work(move || Ok(look())).await? {
             return Ok(store);

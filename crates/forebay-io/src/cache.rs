@@ -19,8 +19,8 @@ use crate::store::problem::file_error;
 /// Entries of the cache folder that nobody has opened for so long are removed when another is made.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// How often a process looks whether another one is done.
-const PAUSE: Duration = Duration::from_millis(50);
+/// How often one looks whether another one is done.
+pub const PAUSE: Duration = Duration::from_millis(50);
 
 /// A wait beyond this is explained.
 const LONG: Duration = Duration::from_secs(10);
@@ -78,29 +78,32 @@ impl Entry {
         Some(file)
     }
 
-    /// Waits until no other process makes this entry; `tick` is called meanwhile and may end it. It may
-    /// be there afterwards: look again.
+    /// Waits until nobody else makes this entry; `tick` is called meanwhile and may end it. It may be
+    /// there afterwards: look again.
     pub fn claim(&self, mut tick: impl FnMut() -> Result<()>) -> Result<Claim> {
+        let mut waiting = Waiting::default();
+        loop {
+            if let Some(claim) = self.try_claim(&mut waiting) {
+                return Ok(claim);
+            }
+            tick()?;
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The same without waiting: `None` while somebody else makes it. Try again after [`PAUSE`].
+    pub fn try_claim(&self, waiting: &mut Waiting) -> Option<Claim> {
         let path = self.named(".", ".lock");
         // Where there are no locks, or no permission, two processes may make it at the same time: each
         // renames a whole one.
-        let Ok(lock) = open_to_write(&path, false) else { return Ok(Claim::new(self, None)) };
-        let (begun, mut said) = (Instant::now(), false);
-        loop {
-            match lock.try_lock() {
-                Ok(()) => return Ok(Claim::new(self, Some((lock, path)))),
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(_)) => return Ok(Claim::new(self, None)),
+        let Ok(lock) = open_to_write(&path, false) else { return Some(Claim::new(self, None)) };
+        match lock.try_lock() {
+            Ok(()) => Some(Claim::new(self, Some((lock, path)))),
+            Err(TryLockError::WouldBlock) => {
+                waiting.tell(&self.path);
+                None
             }
-            tick()?;
-            if begun.elapsed() > LONG && !said {
-                said = true;
-                tracing::warn!(
-                    "waiting for another process that is making {}",
-                    self.path.display()
-                );
-            }
-            std::thread::sleep(PAUSE);
+            Err(TryLockError::Error(_)) => Some(Claim::new(self, None)),
         }
     }
 
@@ -110,6 +113,23 @@ impl Entry {
         name.push(self.path.file_name().unwrap_or_default());
         name.push(after);
         self.path.with_file_name(name)
+    }
+}
+
+/// Somebody who waits for a claim: a long wait is explained, once.
+#[derive(Default)]
+pub struct Waiting {
+    since: Option<Instant>,
+    said: bool,
+}
+
+impl Waiting {
+    fn tell(&mut self, path: &Path) {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !self.said && since.elapsed() > LONG {
+            self.said = true;
+            tracing::warn!("waiting for another process that is making {}", path.display());
+        }
     }
 }
 
