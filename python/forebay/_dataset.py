@@ -490,7 +490,7 @@ class Dataset:
         shuffle : {"window", "none", "full"}, default "window"
             ``window`` permutes blocks over the whole epoch and rows within windows of blocks;
             ``none`` is file order; ``full`` is a permutation of all rows, whose columns are decoded
-            once and kept in memory for all epochs of the loader, in up to a quarter of its memory.
+            once and kept for all epochs of the loader, in a quarter of its memory or in a file.
         seed : int, default 0
             Seed of the order and of random operators.
         rank, world_size : int, optional
