@@ -31,12 +31,10 @@ fn main() {
         entered.push(millis(start));
     }
     let above = resident("VmHWM:").saturating_sub(before) >> 10;
-    // What a loader has already when it lays out an order of all rows is the list of blocks.
-    let listed = built(&blocks, spec(Shuffle::Full));
     let mut full = Vec::new();
     for round in 0..ROUNDS as u64 {
         let start = Instant::now();
-        let epoch = listed.epoch(round);
+        let epoch = built(&blocks, spec(Shuffle::Full)).epoch(round);
         black_box((epoch.bijection().map(|b| b.at(12_345)), epoch.step(0)));
         full.push(millis(start));
     }

@@ -107,10 +107,10 @@ impl ScheduleSpec {
 pub struct Schedule {
     spec: ScheduleSpec,
     end: EpochEnd,
-    /// Blocks that have rows, with their numbers in the dataset.
-    blocks: Arc<[(u32, BlockInfo)]>,
-    /// The same with their rows alone, in file order.
-    order: Arc<[(u32, u64)]>,
+    /// Blocks that have rows, in file order, as (number in the dataset, rows).
+    blocks: Arc<Vec<(u32, u64)>>,
+    /// Decoded bytes of all of them.
+    bytes: u64,
     rows: u64,
     lanes: u64,
     window: u64,
@@ -124,22 +124,18 @@ impl Schedule {
             return Err(Error::invalid(format!("{} blocks are too many", blocks.len()))
                 .with_hint("write larger row groups"));
         }
-        let blocks: Arc<[_]> =
-            (0u32..).zip(blocks).filter(|(_, i)| i.rows > 0).map(|(n, i)| (n, *i)).collect();
-        let order = blocks.iter().map(|(n, i)| (*n, i.rows)).collect();
-        Self::over(blocks, order, spec)
+        let mut order = Vec::with_capacity(blocks.len());
+        order.extend((0u32..).zip(blocks).filter(|(_, i)| i.rows > 0).map(|(n, i)| (n, i.rows)));
+        let bytes = blocks.iter().filter(|i| i.rows > 0).map(|i| i.bytes).sum();
+        Self::over(Arc::new(order), bytes, spec)
     }
 
     /// The same blocks with other options, e.g. for another world size.
     pub fn with(&self, spec: ScheduleSpec) -> Result<Self> {
-        Self::over(Arc::clone(&self.blocks), Arc::clone(&self.order), spec)
+        Self::over(Arc::clone(&self.blocks), self.bytes, spec)
     }
 
-    fn over(
-        blocks: Arc<[(u32, BlockInfo)]>,
-        order: Arc<[(u32, u64)]>,
-        spec: ScheduleSpec,
-    ) -> Result<Self> {
+    fn over(blocks: Arc<Vec<(u32, u64)>>, bytes: u64, spec: ScheduleSpec) -> Result<Self> {
         let (b, r) = (spec.global_batch, spec.world_size);
         let wrong = |argument: &str, message: String, hint: String| {
             Err(Error::invalid(message).at_place(format!("loader({argument})")).with_hint(hint))
@@ -175,8 +171,7 @@ impl Schedule {
                 "leave it out for the default, which follows from the dataset".into(),
             );
         }
-        let rows = blocks.iter().map(|(_, i)| i.rows).sum();
-        let bytes: u64 = blocks.iter().map(|(_, i)| i.bytes).sum();
+        let rows = blocks.iter().map(|(_, rows)| rows).sum();
         let (lanes, window) = match spec.shuffle {
             Shuffle::None => (1, 1),
             Shuffle::Full => (1, (blocks.len() as u64).max(1)),
@@ -187,7 +182,7 @@ impl Schedule {
             Shuffle::Window | Shuffle::Full => EpochEnd::Drop,
         });
         let amplification = OnceLock::new();
-        Ok(Self { spec, end, blocks, order, rows, lanes, window, amplification })
+        Ok(Self { spec, end, blocks, bytes, rows, lanes, window, amplification })
     }
 
     /// N, the rows that take part in an epoch.
@@ -259,14 +254,11 @@ impl Schedule {
     /// The rest of an epoch of which this many samples were delivered, by batches of whatever size.
     /// Step 0 begins with the next sample.
     pub fn epoch_from(&self, epoch: u64, samples: u64) -> Epoch {
-        let order: Arc<[(u32, u64)]> = match self.spec.shuffle {
-            Shuffle::None | Shuffle::Full => Arc::clone(&self.order),
-            Shuffle::Window => {
-                let mut order = self.order.to_vec();
-                Draws::for_purpose(PURPOSE_BLOCKS, self.spec.seed, epoch, 0).shuffle(&mut order);
-                order.into()
-            }
-        };
+        let mut order = Arc::clone(&self.blocks);
+        if self.spec.shuffle == Shuffle::Window {
+            let mut draws = Draws::for_purpose(PURPOSE_BLOCKS, self.spec.seed, epoch, 0);
+            draws.shuffle(Arc::make_mut(&mut order).as_mut_slice());
+        }
         let mut starts = vec![0u64];
         let mut at = 0;
         let width = usize::try_from(self.window).unwrap_or(usize::MAX);
@@ -331,7 +323,7 @@ fn resolve(spec: &ScheduleSpec, blocks: u64, bytes: u64) -> (u64, u64) {
 #[derive(Clone, Debug)]
 pub struct Epoch {
     epoch: u64,
-    order: Arc<[(u32, u64)]>,
+    order: Arc<Vec<(u32, u64)>>,
     width: usize,
     /// Stream position of each window's first row, and the end.
     starts: Vec<u64>,
