@@ -73,6 +73,8 @@ pub struct Demand {
     pub threads: usize,
     /// Whether files come from an object store.
     pub remote: bool,
+    /// Whether a lane's last window is followed by its first.
+    pub endless: bool,
 }
 
 /// The rows of a block that take part, where they are so few that decoding them alone is less work
@@ -128,7 +130,7 @@ impl Costs {
     /// How many bytes keep the loader going at full speed; an error where the limit is too small for
     /// the order that was asked for.
     pub fn ahead(&self, schedule: &Schedule, demand: &Demand, limit: u64) -> Result<u64> {
-        let &Demand { slab, prefetch, threads, remote } = demand;
+        let &Demand { slab, prefetch, threads, remote, endless } = demand;
         // In flight, being written, and in the hands of the consumer.
         let slabs = (prefetch + 2) * slab;
         if schedule.spec().shuffle == Shuffle::None {
@@ -160,7 +162,7 @@ impl Costs {
             let block = (0..self.blocks.len()).map(|b| self.opening(b)).max().unwrap_or(0);
             return Ok(slabs + window + block.saturating_mul(threads as u64 + BLOCKS_AHEAD));
         }
-        let one = schedule.lanes() == 1 && schedule.windows() <= 1;
+        let one = schedule.lanes() == 1 && schedule.windows() <= 1 && !endless;
         let mixes = if one { 1 } else { 2 };
         if mixes * schedule.own_lanes() * window + 2 * slab > limit {
             return Err(too_much(schedule, window, mixes, 2 * slab, limit));

@@ -13,6 +13,7 @@ use forebay_sql::{Applied, Cursor, FileStats, Relation};
 
 use crate::part::Origin;
 use crate::pipeline::Pipeline;
+use crate::pool::Worker;
 use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
 use crate::window::{locate, origin};
@@ -73,7 +74,7 @@ impl RowIndex {
     ) -> Result<Self> {
         let totals: Vec<u64> =
             pipeline.dataset.blocks.iter().map(|b| b.rows.end - b.rows.start).collect();
-        let Some(filter) = pipeline.relation.row_filter() else {
+        let Some(filter) = pipeline.rows().row_filter() else {
             return Ok(Self { blocks: vec![BlockRows::All; totals.len()], totals });
         };
         let mut blocks = vec![BlockRows::Some(Vec::new()); totals.len()];
@@ -92,21 +93,8 @@ impl RowIndex {
             return Ok(Self { blocks, totals });
         }
         let candidates = candidates(pipeline)?;
-        let reader = pipeline.reader_of(&filter.input_columns())?;
-        let relation = Arc::new(filter);
-        let first = Arc::clone(&relation);
-        let owner = pipeline.clone();
-        let mut scan = Scan::start(
-            reader,
-            candidates.clone(),
-            account,
-            threads,
-            Arc::clone(stats),
-            Arc::new(move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut _| {
-                unordered(&owner, &first, candidate, batches)
-            }),
-        )?;
-        let mut ordered = Ordered::new(&relation);
+        let mut ordered = Ordered::new(&filter);
+        let mut scan = scan(pipeline, filter, candidates.clone(), account, threads, stats)?;
         while let Some(scanned) = scan.next(&mut tick) {
             let scanned = scanned?;
             let block = candidates[scanned.position].block;
@@ -126,6 +114,48 @@ impl RowIndex {
         }
         Ok(Self { blocks, totals })
     }
+}
+
+/// The number of rows that come out, where rows are multiplied: only making them tells.
+pub fn count_items(
+    pipeline: &Pipeline,
+    account: Account,
+    threads: usize,
+    stats: &Arc<Stats>,
+    mut tick: impl FnMut() -> Result<()>,
+) -> Result<u64> {
+    let Some(counting) = pipeline.relation.row_filter() else {
+        return Err(Error::internal("rows are counted that are known"));
+    };
+    let mut ordered = Ordered::new(&counting);
+    let mut scan = scan(pipeline, counting, candidates(pipeline)?, account, threads, stats)?;
+    let mut count = 0;
+    while let Some(scanned) = scan.next(&mut tick) {
+        for piece in scanned?.value {
+            count += ordered.push(piece)?.batch.num_rows() as u64;
+        }
+        if ordered.is_done() {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+/// Reads the columns that a relation needs, and applies it as far as blocks are independent.
+fn scan(
+    pipeline: &Pipeline,
+    relation: Relation,
+    candidates: Vec<Candidate>,
+    account: Account,
+    threads: usize,
+    stats: &Arc<Stats>,
+) -> Result<Scan<Vec<Piece>>> {
+    let reader = pipeline.reader_of(&relation.input_columns())?;
+    let owner = pipeline.clone();
+    let work = move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut Worker| {
+        unordered(&owner, &relation, candidate, batches)
+    };
+    Scan::start(reader, candidates, account, threads, Arc::clone(stats), Arc::new(work))
 }
 
 /// Blocks that can hold a row of the result, by the statistics of their row groups and pages and by
@@ -215,6 +245,8 @@ pub struct Piece {
     pub kept: Option<UInt32Array>,
     /// First row of the decoded batch within the block.
     pub at: u32,
+    /// Where rows were multiplied, the index of each among those that its row became.
+    pub index: Option<UInt32Array>,
     /// Where that batch comes from.
     pub origin: Origin,
 }
@@ -228,8 +260,20 @@ impl Piece {
         }
     }
 
+    /// How many rows of the source they come from.
+    pub fn source_rows(&self) -> u64 {
+        let mut last = None;
+        match (&self.kept, &self.index) {
+            (Some(kept), Some(_)) => {
+                kept.values().iter().filter(|row| last.replace(**row) != Some(**row)).count() as u64
+            }
+            _ => self.batch.num_rows() as u64,
+        }
+    }
+
     fn apply(&mut self, applied: Applied) {
         self.batch = applied.batch;
+        self.index = applied.index;
         self.kept = match (self.kept.take(), applied.kept) {
             (before, None) => before,
             (None, kept) => kept,
@@ -259,15 +303,16 @@ pub fn unordered(
                 batch,
                 kept: Some(read.by_ref().take(rows).collect()),
                 at: 0,
+                index: None,
                 origin: origin(pipeline, candidate.block, 0),
             },
             None => {
                 let origin = origin(pipeline, candidate.block, u64::from(at));
-                Piece { batch, kept: None, at, origin }
+                Piece { batch, kept: None, at, index: None, origin }
             }
         };
-        if let (false, Some(segment)) = (relation.has_limit(), relation.segments().first()) {
-            let applied = segment
+        if !relation.has_limit() {
+            let applied = relation
                 .apply(&piece.batch)
                 .map_err(|e| locate(e, &piece.origin, piece.kept.as_ref()))?;
             piece.apply(applied);
