@@ -37,7 +37,7 @@ from forebay._images import (
     RandomResizedCrop,
     Resize,
 )
-from forebay._loader import Loader
+from forebay._loader import Loader, merge_states
 from forebay._memory import MemoryUse, memory
 from forebay._mixing import Mixing, mixing, mixing_of
 from forebay._ragged import Ragged
@@ -74,6 +74,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "memory",
+    "merge_states",
     "mixing",
     "mixing_of",
     "read_parquet",

@@ -308,6 +308,42 @@ class Dataset:
         _arguments.text("with_column", "expr", expr, _SQL)
         return self._step("with_column", {"name": name, "expr": expr})
 
+    def explode(self, column: str) -> Dataset:
+        """Give a row for each element of a column of lists, the other columns repeated.
+
+        A row whose list is null or empty gives none, as SQL's ``UNNEST`` (pandas and Polars give
+        it one with a null). An element that is null stays a null.
+
+        A loader over it delivers endless streams, and needs ``steps=``: how many samples an epoch
+        has shows only when it is made. Filters on other columns cost least before this step.
+
+        Parameters
+        ----------
+        column : str
+            A column of lists, large lists or fixed-size lists; its elements take its place.
+
+        Raises
+        ------
+        InvalidInputError
+            An unknown column (with the nearest name), or a tensor.
+        SchemaError
+            A column that does not hold lists.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import pyarrow as pa, pyarrow.parquet as pq
+        >>> import forebay as fb
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = pa.table({"id": [1, 2, 3], "tokens": [[5, 6], [], [7]]})
+        ...     pq.write_table(table, f"{folder}/docs.parquet")
+        ...     ds = fb.read_parquet(folder).explode("tokens")
+        ...     loader = ds.loader(batch_size=2, shuffle="none", steps=2, format="numpy")
+        ...     ds.count(), [batch["tokens"].tolist() for batch in loader]
+        (3, [[5, 6], [7, 5]])
+        """
+        return self._step("explode", _arguments.text("explode", "column", column, "a column name"))
+
     def limit(self, rows: int) -> Dataset:
         """Keep the first rows; reading stops as soon as there are enough."""
         return self._step("limit", rows)
@@ -446,8 +482,8 @@ class Dataset:
     def count(self) -> int:
         """Count the rows.
 
-        From the footers alone where no step leaves rows out; otherwise the columns of the filters
-        are read, as far as statistics do not decide.
+        From the footers alone where no step leaves rows out or multiplies them; otherwise the
+        columns that decide are read, as far as statistics do not.
         """
         return self._native.count()
 
@@ -471,6 +507,7 @@ class Dataset:
         epoch_end: str | None = None,
         lanes: int | None = None,
         window: int | None = None,
+        steps: int | None = None,
         fill: float | Mapping[str, float] | None = None,
         lists: str | Mapping[str, str] | None = None,
         format: str = "torch",
@@ -503,6 +540,9 @@ class Dataset:
         lanes, window : int, optional
             Streams that the epoch is cut into, and blocks that are mixed. Default: from the
             dataset, so that 512 MiB are mixed.
+        steps : int, optional
+            Steps of one iteration, where `explode` multiplies rows; needed there, and an error
+            elsewhere. The next iteration goes on where the one before ended.
         fill : float or mapping, optional
             What stands in place of nulls, for all columns or by column. Default: a null in a dense
             column is an error that names column and row.
@@ -557,6 +597,7 @@ class Dataset:
             epoch_end=epoch_end,
             lanes=lanes,
             window=window,
+            steps=steps,
             fill=filled,
             lists=dict(lists) if isinstance(lists, Mapping) else lists,
             format=format,

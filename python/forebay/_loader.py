@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forebay import _arguments
+from forebay import _arguments, _forebay
 from forebay._world import discover
 
 if TYPE_CHECKING:
-    from forebay import _forebay
     from forebay._dataset import Dataset
 
 
@@ -25,6 +24,9 @@ class Loader:
 
     `state_dict` is the position, a handful of numbers; `load_state_dict` lets the next loop go on
     from it, on any number of ranks.
+
+    Where `Dataset.explode` multiplies rows, the loader delivers endless streams: one iteration is
+    ``steps=`` steps, and the next goes on where it ended. See `merge_states`.
 
     Examples
     --------
@@ -61,7 +63,10 @@ class Loader:
         self._fixed = True
 
     def __len__(self) -> int:
-        """Steps of one whole epoch: the same on every rank, exact before the first batch."""
+        """Steps of one whole epoch: the same on every rank, exact before the first batch.
+
+        Where rows are multiplied it is the ``steps=`` of the loader.
+        """
         self._fix_world()
         return len(self._native)
 
@@ -72,7 +77,10 @@ class Loader:
 
     @property
     def rows(self) -> int:
-        """Rows of one epoch over all ranks, after filters."""
+        """Rows of one epoch over all ranks, after filters.
+
+        Where rows are multiplied: those of the source, after the filters before the explode.
+        """
         return self._native.rows
 
     def set_epoch(self, epoch: int) -> None:
@@ -91,6 +99,9 @@ class Loader:
             If `epoch` is not a whole number.
         ValueError
             If `epoch` is negative or beyond 64 bits.
+        InvalidInputError
+            Where rows are multiplied, if it is not the current one: an iteration begins where the
+            one before ended, so another one can only be entered through a state.
         """
         epoch = _arguments.whole("set_epoch", "epoch", epoch)
         if not 0 <= epoch < 2**64:
@@ -111,6 +122,10 @@ class Loader:
             delivered, and the loop not yet left), and what they are a position in: ``snapshot``
             (the data), ``plan`` (columns and steps), ``shuffle``, ``seed``,
             ``global_batch_size``, ``lanes``, ``window``, ``version``.
+
+            Where rows are multiplied, ``kind`` is ``"stream"``, ``steps`` (of the iteration) takes
+            the place of ``samples``, and ``positions`` has the places of this rank's lanes: save
+            the states of all ranks, and put them together with `merge_states`.
 
         Examples
         --------
@@ -146,7 +161,8 @@ class Loader:
         ------
         InvalidInputError
             A state of other data, other columns or steps, another shuffle or seed, or one that is
-            damaged. The message says what differs, and the loader is as it was.
+            damaged. The message says what differs, and the loader is as it was. Where rows are
+            multiplied, also another global batch size, and a state that lacks a lane of this rank.
         UnsupportedError
             A state of a later version of Forebay.
         """
@@ -164,6 +180,7 @@ class Loader:
         Use it with ``DataLoader(loader.as_torch(), batch_size=None, num_workers=M)``. Worker w
         makes the steps w, w + M, … of this rank, so the sequence is the loader's own for any M.
         The loader itself needs no workers: this is for code that insists on a ``DataLoader``.
+        Where rows are multiplied, M is at most 1.
 
         Returns
         -------
@@ -214,6 +231,56 @@ class Loader:
     def __repr__(self) -> str:
         steps = len(self._native)
         return f"forebay.Loader({steps} steps of epoch {self.epoch}, {self.rows} rows)"
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the states of all ranks together, for loaders over plans that multiply rows.
+
+    There the state of a rank has the places of its own lanes only. The result has those of all
+    lanes, and any rank of any world size that divides the lanes can load it. Other loaders have
+    the same state on every rank, and the result is that one.
+
+    Parameters
+    ----------
+    states : sequence of mapping
+        What `Loader.state_dict` gave on every rank after the same step, in any order.
+
+    Returns
+    -------
+    dict
+        One state.
+
+    Raises
+    ------
+    InvalidInputError
+        States of different runs or steps (the message says which, and what differs), a lane that
+        none of them has, or that two have at different places.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import pyarrow as pa, pyarrow.parquet as pq
+    >>> import forebay as fb
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = pa.table({"id": [1, 2, 3, 4], "tokens": [[1], [2, 2], [3], [4, 4]]})
+    ...     pq.write_table(table, f"{folder}/docs.parquet")
+    ...     ds = fb.read_parquet(folder).explode("tokens")
+    ...     options = {"global_batch_size": 4, "lanes": 2, "steps": 5}
+    ...     ranks = [ds.loader(**options, rank=r, world_size=2) for r in range(2)]
+    ...     state = fb.merge_states([loader.state_dict() for loader in ranks])
+    ...     ds.loader(**options, rank=0, world_size=1).load_state_dict(state)
+    >>> [lane["lane"] for lane in state["positions"]]
+    [0, 1]
+    """
+    many = _arguments.items(states)
+    if many is None or not all(isinstance(state, Mapping) for state in many):
+        raise _arguments.wrong("merge_states", "states", states, "a list of states")
+    try:
+        texts = [json.dumps(dict(state)) for state in many]
+    except (TypeError, ValueError) as e:
+        msg = "merge_states(...): expected what state_dict() gave, plain numbers and texts"
+        raise TypeError(msg) from e
+    return json.loads(_forebay.merge_states(texts))
 
 
 def remake(

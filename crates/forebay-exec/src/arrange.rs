@@ -13,7 +13,7 @@ use arrow::buffer::{Buffer, MutableBuffer};
 use forebay_core::{Error, Result};
 
 use crate::outputs::{Make, OutputSpec};
-use crate::part::{Part, PartColumn};
+use crate::part::{Part, PartColumn, Places};
 
 /// Bytes of a chunk: small against a window, and large enough that it is a mapping of its own, which
 /// the system can have back.
@@ -116,7 +116,7 @@ impl Arrangement {
                 PartColumn::Dense(bytes)
             };
             let columns = this.widths.iter().map(column).collect();
-            Part { origin: None, kept: None, rows, columns }
+            Part { places: Places::Many, rows, columns }
         };
         Ok(chunks.into_iter().enumerate().map(part).collect())
     }

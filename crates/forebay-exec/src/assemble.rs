@@ -13,7 +13,7 @@ use arrow::compute::{cast, interleave};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use forebay_core::sync::lock;
-use forebay_core::{DType, Error, ErrorKind, Reservation, Result, RowKey};
+use forebay_core::{DType, Error, ErrorKind, Reservation, Result};
 use forebay_feed::{Batch, Column, Dense, Region, Slab, SlabPool, SlabWriter};
 
 use crate::images::{self, ImageTask};
@@ -362,7 +362,12 @@ fn list_type(rows: &Rows, column: usize) -> Option<DataType> {
 }
 
 /// Gathers the rows of an Arrow column, as the type that the consumer gets.
-fn gather(rows: &Rows, column: usize, data_type: &DataType, name: &str) -> Result<ArrayRef> {
+pub(crate) fn gather(
+    rows: &Rows,
+    column: usize,
+    data_type: &DataType,
+    name: &str,
+) -> Result<ArrayRef> {
     let too_large = |e: ArrowError| {
         Error::new(ErrorKind::Resource, "the batch's values do not fit one Arrow array")
             .in_column(name)
@@ -386,11 +391,6 @@ fn gather(rows: &Rows, column: usize, data_type: &DataType, name: &str) -> Resul
         return Ok(gathered);
     }
     cast(&gathered, data_type).map_err(too_large)
-}
-
-/// The key of a row's draws.
-pub(crate) fn row_key(seed: u64, epoch: u64, ordinal: u64) -> RowKey {
-    RowKey { seed, epoch, ordinal, index: 0 }
 }
 
 /// Reads any binary or string array by row.

@@ -70,6 +70,8 @@ pub struct Demand {
     pub remote: bool,
     /// Whether the rows of a full shuffle are in a file.
     pub in_file: bool,
+    /// Whether a lane's last window is followed by its first.
+    pub endless: bool,
 }
 
 /// The rows of a block that take part, where they are so few that decoding them alone is less work
@@ -143,7 +145,7 @@ impl Costs {
     /// How many bytes keep the loader going at full speed; an error where the limit is too small for
     /// the order that was asked for.
     pub fn ahead(&self, schedule: &Schedule, demand: &Demand, limit: u64) -> Result<u64> {
-        let &Demand { slab, prefetch, threads, remote, in_file } = demand;
+        let &Demand { slab, prefetch, threads, remote, in_file, endless } = demand;
         // In flight, being written, and in the hands of the consumer.
         let slabs = (prefetch + 2) * slab;
         if schedule.spec().shuffle == Shuffle::None {
@@ -173,7 +175,7 @@ impl Costs {
             let all = if in_file { slabs + block } else { window };
             return Ok(slabs + all + block.saturating_mul(threads as u64 + BLOCKS_AHEAD));
         }
-        let one = schedule.lanes() == 1 && schedule.windows() <= 1;
+        let one = schedule.lanes() == 1 && schedule.windows() <= 1 && !endless;
         let mixes = if one { 1 } else { 2 };
         if mixes * schedule.own_lanes() * window + 2 * slab > limit {
             return Err(too_much(schedule, window, mixes, 2 * slab, limit));

@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 
 use crate::costs::Costs;
 use crate::outputs::{OutputOptions, OutputSpec};
-use crate::part::Part;
+use crate::part::{Part, Places};
 use crate::pipeline::Pipeline;
 use crate::records::Records;
 use crate::rows::{Chunk, Rows, Window};
@@ -281,7 +281,7 @@ fn unpacked(
     let all: Vec<&[u8]> = found.records().collect();
     if records.length().is_some() {
         // Fixed-width rows are converted already: nothing can be wrong with them any more.
-        return Ok(vec![records.part(&all, None, None)?]);
+        return Ok(vec![records.part(&all, Places::Many)?]);
     }
     let mut left = all.as_slice();
     let mut parts = Vec::with_capacity(run.len());
@@ -295,7 +295,8 @@ fn unpacked(
             }
         };
         let origin = origin(&source.pipeline, block, 0);
-        parts.push(records.part(now, Some(origin), Some(kept.into()))?);
+        let places = Places::Batch { origin, kept: Some(kept.into()), index: None };
+        parts.push(records.part(now, places)?);
     }
     Ok(parts)
 }

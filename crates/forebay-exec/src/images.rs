@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_core::suggest::not_null;
-use forebay_core::{DType, Error, ErrorKind, Result};
+use forebay_core::{DType, Error, ErrorKind, Result, RowKey};
 use forebay_feed::{Column, Dense, Slab};
 use forebay_ops::Scratch;
 use forebay_plan::ImageMode;
 
-use crate::assemble::{arrow_of, bytes_at, row_key};
+use crate::assemble::{arrow_of, bytes_at};
 use crate::outputs::ImageSpec;
 use crate::part::Part;
 use crate::rows::Rows;
@@ -44,7 +44,7 @@ pub fn task(
     let dtype = spec.pipeline.dtype();
     let probe = |part: &Part, row: usize| {
         let bytes = image_bytes(part, column, name, row)?;
-        let key = row_key(seed, epoch, part.ordinal(row));
+        let key = spec.key(part, seed, epoch, row);
         spec.pipeline.probe(bytes, key).map_err(|e| part.locate(e.in_column(&**name), row))
     };
     let places = match spec.pipeline.fixed_size() {
@@ -80,6 +80,14 @@ pub fn task(
         }
     };
     Ok(ImageTask { spec: spec.clone(), column, name: Arc::clone(name), seed, epoch, dtype, places })
+}
+
+impl ImageSpec {
+    /// The key of a picture's draws. One that was there before its row was multiplied is repeated.
+    fn key(&self, part: &Part, seed: u64, epoch: u64, row: usize) -> RowKey {
+        let key = part.key(seed, epoch, row);
+        if self.multiplied { key } else { RowKey { index: 0, ..key } }
+    }
 }
 
 fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Result<&'a [u8]> {
@@ -145,7 +153,7 @@ impl ImageTask {
             *at = i;
             check()?;
             let bytes = image_bytes(part, self.column, &self.name, row)?;
-            let key = row_key(self.seed, self.epoch, part.ordinal(row));
+            let key = self.spec.key(part, self.seed, self.epoch, row);
             let place = &mut out[self.offset(i) - base..self.offset(i + 1) - base];
             if self.spec.pipeline.mode().is_none() {
                 let probe = self.spec.pipeline.probe(bytes, key);

@@ -11,12 +11,13 @@ use arrow::array::{ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow::compute::cast;
 use forebay_core::{Account, Error, ErrorKind, Result};
 use forebay_io::cache::{Claim, Entry};
-use forebay_io::{Block, BlockReader, DataFile, RowSetWriter, RowSets, Selection};
+use forebay_io::{Block, DataFile, RowSetWriter, RowSets, Selection};
 use forebay_plan::{ParquetSource, Plan, PlanHash, Source, Step};
 use forebay_sql::{Applied, Cursor, FileStats, Relation, Segment};
 
 use crate::part::Origin;
 use crate::pipeline::Pipeline;
+use crate::pool::Worker;
 use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
 use crate::window::{locate, origin};
@@ -34,7 +35,7 @@ pub fn build(
     mut tick: impl FnMut() -> Result<()>,
 ) -> Result<RowSets> {
     let totals: Arc<[u64]> = pipeline.dataset.blocks.iter().map(Block::len).collect();
-    let Some(filter) = pipeline.relation.row_filter() else { return Ok(RowSets::all(totals)) };
+    let Some(filter) = pipeline.rows().row_filter() else { return Ok(RowSets::all(totals)) };
     if !filter.has_filter() {
         // Limits alone need no data.
         let limits = filter.segments().iter().filter_map(Segment::limit);
@@ -49,9 +50,9 @@ pub fn build(
     }
     let candidates = candidates(pipeline)?;
     let reader = pipeline.reader_of(&filter.input_columns())?;
-    let read = candidates.iter().map(|c| reader.cost_of(c.block, c.rows.as_ref()).fetch);
-    let evaluation = Evaluation { pipeline, filter, reader: reader.clone(), threads, stats };
-    let Some(entry) = entry(pipeline, read.sum()) else {
+    let read = candidates.iter().map(|c| reader.cost_of(c.block, c.rows.as_ref()).fetch).sum();
+    let evaluation = Evaluation { pipeline, filter, threads, stats };
+    let Some(entry) = entry(pipeline, read) else {
         return evaluation.run(candidates, account, totals, None, tick);
     };
     let kept = || RowSets::read(entry.open()?, &entry, Arc::clone(&totals));
@@ -69,11 +70,12 @@ pub fn build(
 /// folder where `read` bytes are worth it. The name covers all that they depend on.
 fn entry(pipeline: &Pipeline, read: u64) -> Option<Entry> {
     let Source::Parquet(source) = &pipeline.plan.source else { return None };
-    let last =
-        pipeline.plan.steps.iter().rposition(|s| matches!(s, Step::Filter(_) | Step::Limit(_)));
+    // What comes behind the last of them, or where rows are multiplied, has no say.
+    let steps = pipeline.plan.steps.split(|s| matches!(s, Step::Explode(_))).next()?;
+    let last = steps.iter().rposition(|s| matches!(s, Step::Filter(_) | Step::Limit(_)))?;
     let plan = Plan {
         source: Source::Parquet(ParquetSource::default()),
-        steps: pipeline.plan.steps.get(..=last?)?.to_vec(),
+        steps: steps.get(..=last)?.to_vec(),
         sink: None,
     };
     // Two files with the same footer may still differ; and the same expression may mean something else
@@ -91,7 +93,6 @@ fn entry(pipeline: &Pipeline, read: u64) -> Option<Entry> {
 struct Evaluation<'a> {
     pipeline: &'a Pipeline,
     filter: Relation,
-    reader: BlockReader,
     threads: usize,
     stats: &'a Arc<Stats>,
 }
@@ -108,20 +109,10 @@ impl Evaluation<'_> {
         let most = totals.iter().map(|t| t / 8 + 64).sum();
         let part = keep.map(|(_, claim)| claim.create(most)).transpose()?;
         let mut sets = RowSetWriter::new(totals, part);
-        let relation = Arc::new(self.filter);
-        let first = Arc::clone(&relation);
-        let owner = self.pipeline.clone();
-        let mut scan = Scan::start(
-            self.reader,
-            candidates.clone(),
-            account,
-            self.threads,
-            Arc::clone(self.stats),
-            Arc::new(move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut _| {
-                unordered(&owner, &first, candidate, batches)
-            }),
-        )?;
-        let mut ordered = Ordered::new(&relation);
+        let mut ordered = Ordered::new(&self.filter);
+        let (threads, stats) = (self.threads, self.stats);
+        let mut scan =
+            scan(self.pipeline, self.filter, candidates.clone(), account, threads, stats)?;
         while let Some(scanned) = scan.next(&mut tick) {
             let scanned = scanned?;
             let mut kept = Vec::new();
@@ -135,6 +126,48 @@ impl Evaluation<'_> {
         }
         sets.finish(keep.map(|(entry, _)| entry))
     }
+}
+
+/// The number of rows that come out, where rows are multiplied: only making them tells.
+pub fn count_items(
+    pipeline: &Pipeline,
+    account: Account,
+    threads: usize,
+    stats: &Arc<Stats>,
+    mut tick: impl FnMut() -> Result<()>,
+) -> Result<u64> {
+    let Some(counting) = pipeline.relation.row_filter() else {
+        return Err(Error::internal("rows are counted that are known"));
+    };
+    let mut ordered = Ordered::new(&counting);
+    let mut scan = scan(pipeline, counting, candidates(pipeline)?, account, threads, stats)?;
+    let mut count = 0;
+    while let Some(scanned) = scan.next(&mut tick) {
+        for piece in scanned?.value {
+            count += ordered.push(piece)?.batch.num_rows() as u64;
+        }
+        if ordered.is_done() {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+/// Reads the columns that a relation needs, and applies it as far as blocks are independent.
+fn scan(
+    pipeline: &Pipeline,
+    relation: Relation,
+    candidates: Vec<Candidate>,
+    account: Account,
+    threads: usize,
+    stats: &Arc<Stats>,
+) -> Result<Scan<Vec<Piece>>> {
+    let reader = pipeline.reader_of(&relation.input_columns())?;
+    let owner = pipeline.clone();
+    let work = move |candidate: &Candidate, batches: Vec<RecordBatch>, _: &mut Worker| {
+        unordered(&owner, &relation, candidate, batches)
+    };
+    Scan::start(reader, candidates, account, threads, Arc::clone(stats), Arc::new(work))
 }
 
 /// Blocks that can hold a row of the result, by the statistics of their row groups and pages and by
@@ -224,6 +257,8 @@ pub struct Piece {
     pub kept: Option<UInt32Array>,
     /// First row of the decoded batch within the block.
     pub at: u32,
+    /// Where rows were multiplied, the index of each among those that its row became.
+    pub index: Option<UInt32Array>,
     /// Where that batch comes from.
     pub origin: Origin,
 }
@@ -237,8 +272,20 @@ impl Piece {
         }
     }
 
+    /// How many rows of the source they come from.
+    pub fn source_rows(&self) -> u64 {
+        let mut last = None;
+        match (&self.kept, &self.index) {
+            (Some(kept), Some(_)) => {
+                kept.values().iter().filter(|row| last.replace(**row) != Some(**row)).count() as u64
+            }
+            _ => self.batch.num_rows() as u64,
+        }
+    }
+
     fn apply(&mut self, applied: Applied) {
         self.batch = applied.batch;
+        self.index = applied.index;
         self.kept = match (self.kept.take(), applied.kept) {
             (before, None) => before,
             (None, kept) => kept,
@@ -268,15 +315,16 @@ pub fn unordered(
                 batch,
                 kept: Some(read.by_ref().take(rows).collect()),
                 at: 0,
+                index: None,
                 origin: origin(pipeline, candidate.block, 0),
             },
             None => {
                 let origin = origin(pipeline, candidate.block, u64::from(at));
-                Piece { batch, kept: None, at, origin }
+                Piece { batch, kept: None, at, index: None, origin }
             }
         };
-        if let (false, Some(segment)) = (relation.has_limit(), relation.segments().first()) {
-            let applied = segment
+        if !relation.has_limit() {
+            let applied = relation
                 .apply(&piece.batch)
                 .map_err(|e| locate(e, &piece.origin, piece.kept.as_ref()))?;
             piece.apply(applied);

@@ -14,7 +14,7 @@ use forebay_plan::Sink;
 use crate::assemble::Assembler;
 use crate::index::{Ordered, Piece, candidates, unordered};
 use crate::outputs::{Make, OutputOptions, OutputSpec, batch_bytes, output_schema, resolve};
-use crate::part::Part;
+use crate::part::{Part, Places};
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
 use crate::rows::{Chunk, Rows};
@@ -50,7 +50,9 @@ pub struct JobSummary {
     pub rows_in_source: u64,
     /// Rows read, after pruning.
     pub rows_read: u64,
-    /// Rows written.
+    /// Rows of the source that something was written of: those that no step left out.
+    pub rows_kept: u64,
+    /// Rows written: more, where a step multiplies them.
     pub rows_written: u64,
     /// Bytes read.
     pub bytes_read: u64,
@@ -72,6 +74,8 @@ pub struct Run {
     schema: SchemaRef,
     waiting: std::collections::VecDeque<RecordBatch>,
     stats: Arc<Stats>,
+    /// Rows of the source that gave a row.
+    kept: u64,
     done: usize,
     blocks: usize,
     all_blocks: usize,
@@ -119,6 +123,7 @@ impl Run {
             schema,
             waiting: std::collections::VecDeque::new(),
             stats,
+            kept: 0,
             done: 0,
             blocks: planned,
             all_blocks,
@@ -162,6 +167,7 @@ impl Run {
             let handle = scan.pool().handle();
             for piece in scanned.value {
                 let result = self.ordered.push(piece).and_then(|p| {
+                    self.kept += p.source_rows();
                     if p.batch.num_rows() == 0 { Ok(()) } else { self.emit(&handle, p, &mut tick) }
                 });
                 if let Err(e) = result {
@@ -193,7 +199,9 @@ impl Run {
         piece: Piece,
         tick: &mut impl FnMut(&Progress) -> Result<()>,
     ) -> Result<()> {
-        let part = Part::new(&self.outputs, &piece.batch, piece.origin, piece.kept)?;
+        let Piece { batch, kept, index, origin, .. } = piece;
+        let places = Places::Batch { origin, kept, index };
+        let part = Part::new(&self.outputs, &batch, places)?;
         let rows = part.rows as u64;
         let width = batch_bytes(&self.outputs, 1).max(1);
         let tensors = self.outputs.iter().any(|o| !matches!(o.make, Make::Arrow { .. }));
@@ -261,7 +269,7 @@ pub fn run(
     let mut writer = wait(ParquetWriter::create(sink, run.schema()))??;
     let result = pump(&mut run, &mut writer, &mut tick);
     let stats = Arc::clone(run.stats());
-    let (done, all) = (run.done, run.all_blocks);
+    let (kept, done, all) = (run.kept, run.done, run.all_blocks);
     drop(run);
     let written = match result {
         Ok(()) => wait(writer.commit())??,
@@ -273,6 +281,7 @@ pub fn run(
     Ok(JobSummary {
         rows_in_source: pipeline.dataset.rows(),
         rows_read: stats.rows_read.load(Ordering::Relaxed),
+        rows_kept: kept,
         rows_written: written.rows,
         bytes_read: stats.bytes_read.load(Ordering::Relaxed),
         blocks: (all, all - done),

@@ -28,7 +28,7 @@ pub mod stats;
 pub mod window;
 
 pub use job::{JobSummary, Progress};
-pub use loader::{EpochRun, Loader, LoaderConfig, Share};
+pub use loader::{Delivered, EpochRun, Loader, LoaderConfig, Share};
 pub use outputs::OutputOptions;
 pub use pipeline::Pipeline;
 pub use stats::Stats;

@@ -6,23 +6,26 @@
 //! in the order in which they are first needed, as far as the byte budget lets it. The *feeder*
 //! follows, takes one permit for each batch in flight, waits for the batch's windows, and hands its
 //! rows to the CPU pool. Finished batches meet in a reorder buffer, where the consumer takes them.
-//! An error takes the place of its batch, so it surfaces at the same step on every run.
+//! An error takes the place of its batch, so it surfaces at the same step on every run. That end of a
+//! run is [`delivery`]. Where rows are multiplied, what a step needs is not known beforehand, and
+//! another task takes the place of these two: [`stream`].
+
+mod delivery;
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
+pub use delivery::{Delivered, EpochRun};
 use forebay_core::budget::Held;
-use forebay_core::reorder::{Next, Reorder};
 use forebay_core::sync::lock;
-use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result, text};
-use forebay_feed::{Batch, SlabPool};
+use forebay_core::{Account, ByteBudget, Error, Reservation, Result};
+use forebay_feed::SlabPool;
 use forebay_io::RowSets;
 use forebay_plan::schedule::{
     Bijection, BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::arrange::Arrangement;
@@ -32,23 +35,17 @@ use crate::full::Full;
 use crate::index;
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
-use crate::pool::{Cancel, Pool, PoolHandle};
+use crate::pool::{Cancel, Pool};
 use crate::rows::Rows;
 use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 use crate::window::{WindowHandle, WindowSource};
 
+use delivery::Delivery;
+
 /// Bytes of finished batches that are kept ready by default: 64 MiB, about two batches of 64
 /// photographs as float32, or hundreds of small table batches.
 const PREFETCH_BYTES: u64 = 64 << 20;
-
-/// Batches that a plain loop holds: its variable, until the next batch is assigned to it, and that next
-/// one. They are never too many, however small the memory.
-const LOOP_HOLDS: u64 = 2;
-
-/// Batches in the hands of the consumer from which on it is told: more than any training loop keeps,
-/// fewer than a list of an epoch.
-const MANY_HELD: u64 = 64;
 
 /// What a loader is asked for, beyond the plan.
 #[derive(Clone, Debug)]
@@ -112,7 +109,9 @@ impl Loader {
             let account = budget.open(limit, 0);
             Arc::new(index::build(&pipeline, account, config.threads, &stats, tick)?)
         };
-        let dense = Arrangement::widths(&outputs);
+        // Rows that are to be multiplied are kept as they were decoded.
+        let streams = pipeline.split.is_some();
+        let dense = Arrangement::widths(&outputs).filter(|_| !streams);
         // Repeats come from the lane's end backwards, out of windows that are open already.
         let shuffle = config.schedule.shuffle;
         let draining = dense.is_some() && !pads && shuffle != Shuffle::Full;
@@ -138,9 +137,14 @@ impl Loader {
         let remote = pipeline.dataset.files.iter().any(|f| f.is_remote());
         let asked = (outputs.as_slice(), &config.outputs);
         let full = Full::of(&schedule, &pipeline, asked, &index, &costs, limit)?;
-        let in_file = full.as_ref().is_some_and(|full| full.is_in_file());
-        let threads = config.threads;
-        let demand = Demand { slab, prefetch: prefetch as u64, threads, remote, in_file };
+        let demand = Demand {
+            slab,
+            prefetch: prefetch as u64,
+            threads: config.threads,
+            remote,
+            in_file: full.as_ref().is_some_and(|full| full.is_in_file()),
+            endless: streams,
+        };
         let ahead = costs.ahead(&schedule, &demand, limit)?;
         let account = budget.open(limit, slab);
         let index_bytes = Arc::new(account.force(index.bytes(), Held::Window));
@@ -203,57 +207,77 @@ impl Loader {
         Ok(other)
     }
 
-    /// Starts an epoch of which this many samples were delivered before; of its steps those that are
-    /// `share`. Everything runs until the returned value is dropped.
-    pub fn epoch(&self, epoch: u64, samples: u64, share: Share) -> Result<EpochRun> {
-        let order = Arc::new(self.schedule.epoch_from(epoch, samples));
-        let cancel = Cancel::default();
-        let pool = Pool::start(self.config.threads, cancel)?;
-        let assembler = Arc::new(Assembler {
+    /// Starts an epoch of which this was delivered before; of its steps those that are `share`, of
+    /// streams all. Everything runs until the returned value is dropped.
+    pub fn epoch(&self, epoch: u64, from: Delivered, share: Share) -> Result<EpochRun> {
+        let pool = Pool::start(self.config.threads, Cancel::default())?;
+        let assembler = Assembler {
             outputs: self.outputs.clone(),
             slabs: self.slabs.clone(),
             mark_repeats: self.schedule.epoch_end() == EpochEnd::Pad,
             seed: self.config.schedule.seed,
             epoch,
             threads: self.config.threads,
-        });
-        let source = Arc::new(WindowSource {
+        };
+        let (slab, prefetch) = (self.demand.slab, self.demand.prefetch);
+        let out = Delivery::new(self.account.clone(), slab, prefetch, assembler, pool.handle());
+        self.account.set_head(0);
+        match self.pipeline.split.clone() {
+            Some(split) => stream::start(self, &split, Arc::new(out), pool, from),
+            None => self.scheduled(epoch, from.count, share, Arc::new(out), pool),
+        }
+    }
+
+    /// Opens windows for rows that go through a projection and become these outputs.
+    fn source(
+        &self,
+        projection: forebay_sql::Relation,
+        outputs: Vec<OutputSpec>,
+        pool: &Pool,
+    ) -> Arc<WindowSource> {
+        Arc::new(WindowSource {
             pipeline: self.pipeline.clone(),
-            projection: self.pipeline.relation.projection(),
-            outputs: self.outputs.clone(),
+            projection,
+            outputs,
             dense: self.dense.clone(),
             index: Arc::clone(&self.index),
             costs: Arc::clone(&self.costs),
             pool: pool.handle(),
             threads: self.config.threads,
             stats: Arc::clone(&self.stats),
-        });
+        })
+    }
+
+    /// An epoch whose every step is known beforehand.
+    fn scheduled(
+        &self,
+        epoch: u64,
+        samples: u64,
+        share: Share,
+        out: Arc<Delivery>,
+        pool: Pool,
+    ) -> Result<EpochRun> {
+        let order = Arc::new(self.schedule.epoch_from(epoch, samples));
+        let projection = self.pipeline.relation.projection();
+        let source = self.source(projection, self.outputs.clone(), &pool);
         let (through, opened) = watch::channel(0);
         let shared = Arc::new(Shared {
             full: self.full.clone().zip(order.bijection().map(Arc::new)),
             order,
             share,
-            slab: self.demand.slab,
             draining: self.draining,
-            account: self.account.clone(),
             lanes: Mutex::default(),
             through,
-            ready: Reorder::new(0),
             started: watch::Sender::new(false),
-            permits: Arc::new(Semaphore::new(self.demand.prefetch as usize)),
-            assembler,
-            pool: pool.handle(),
+            out: Arc::clone(&out),
         });
-        self.account.set_head(0);
         let runtime = io()?;
         let opener = Abort(runtime.spawn(open_windows(Arc::clone(&shared), Arc::clone(&source))));
         let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), source, opened)));
-        Ok(EpochRun {
-            _tasks: [opener, feeder],
-            shared,
-            stats: Arc::clone(&self.stats),
-            pool: Some(pool),
-        })
+        let before = Delivered { count: shared.order.samples(0), ..Delivered::default() };
+        let (steps, stats) = (shared.steps(), Arc::clone(&self.stats));
+        Ok(EpochRun::new(vec![opener, feeder], out, stats, pool, steps, before)
+            .closing(move || lock(&shared.lanes).clear()))
     }
 }
 
@@ -290,27 +314,16 @@ struct Shared {
     /// All rows and their permutation, where the order is that.
     full: Option<(Arc<Full>, Arc<Bijection>)>,
     share: Share,
-    /// Bytes of a whole batch.
-    slab: u64,
     draining: bool,
-    account: Account,
     /// Open windows by lane, oldest first. The opener adds at the back, the feeder leaves behind
     /// what it has passed; both see the same sequence of windows.
     lanes: Mutex<BTreeMap<u64, Lane>>,
     /// Steps whose windows the opener has opened.
     through: watch::Sender<u64>,
-    ready: Reorder<Result<Ready>>,
     /// Whether the first batch is made, or waits for its windows. Where it needs a few rows of large
     /// windows only, those come first and the windows after.
     started: watch::Sender<bool>,
-    permits: Arc<Semaphore>,
-    assembler: Arc<Assembler>,
-    pool: PoolHandle,
-}
-
-struct Ready {
-    batch: Batch,
-    _permit: OwnedSemaphorePermit,
+    out: Arc<Delivery>,
 }
 
 async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
@@ -327,7 +340,7 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
                 continue;
             }
             let cost = source.cost(&shared.order, piece.window);
-            let reservation = shared.account.reserve(step, cost).await;
+            let reservation = shared.out.account().reserve(step, cost).await;
             let (result, handle) = WindowHandle::new();
             lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
@@ -348,9 +361,8 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
 
 async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch::Receiver<u64>) {
     let steps = shared.steps();
-    let mut warned = false;
     for step in 0..steps {
-        let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await else { return };
+        let Some(permit) = shared.out.permit().await else { return };
         let early = if step == 0 { sparse_rows(&shared, &source, step).await } else { Ok(None) };
         // A first batch that waits for its windows must not keep them waiting.
         if !matches!(early, Ok(Some(_))) {
@@ -366,61 +378,21 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
         };
         let rows = match rows {
             Ok(rows) => rows,
-            Err(e) => {
-                shared.ready.put(step, Err(e));
-                return;
+            Err(e) => return shared.out.fail(step, e),
+        };
+        let count = shared.order.samples(shared.share.step(step).saturating_add(1));
+        let after = Delivered { count, ..Delivered::default() };
+        let begun = Arc::clone(&shared);
+        let made = move || {
+            if step == 0 {
+                begun.started.send_replace(true);
             }
         };
-        let bytes = batch_bytes(&shared.assembler.outputs, rows.len() as u64);
-        let reservation = {
-            let mut r = shared.account.reserve(step, bytes).await;
-            r.set_kind(Held::Slab);
-            r
-        };
-        let held = shared.account.held(Held::Consumer);
-        if held > LOOP_HOLDS * shared.slab && held + bytes > shared.account.limit() {
-            shared.ready.put(step, Err(held_too_long(held, shared.slab, shared.account.limit())));
+        if !shared.out.make(step, rows, permit, after, made).await {
             return;
         }
-        // In whole batches: the last one of an epoch may have few rows, or none.
-        let batches = held / shared.slab.max(1);
-        if batches > MANY_HELD && !warned {
-            warned = true;
-            tracing::warn!(
-                "the program holds {batches} batches; each further one takes fresh memory, up to memory_limit"
-            );
-        }
-        let done = Arc::clone(&shared);
-        // Which error comes, and of which sample, must not depend on the threads: where the first
-        // sample decides what the others must be like, its batch is made before any other.
-        let decides = step == 0 && shared.assembler.outputs.iter().any(OutputSpec::is_open);
-        let (made, wait) = oneshot::channel::<()>();
-        shared.assembler.start(&shared.pool, step, rows, Some(reservation), move |result| {
-            done.ready.put(step, result.map(|batch| Ready { batch, _permit: permit }));
-            if step == 0 {
-                done.started.send_replace(true);
-            }
-            drop(made);
-        });
-        if decides {
-            // It ends when the sender is gone, whatever became of the batch.
-            let _ = wait.await;
-        }
     }
-    shared.ready.finish(steps);
-}
-
-fn held_too_long(held: u64, bytes: u64, limit: u64) -> Error {
-    Error::new(
-        ErrorKind::Resource,
-        format!(
-            "the trainer still holds {} batches ({}), and the next one does not fit the loader's {}",
-            (held / bytes.max(1)).max(1),
-            text::bytes(held),
-            text::bytes(limit)
-        ),
-    )
-    .with_hint("let go of batches that are done (a list of them keeps all), copy what must stay, or raise memory_limit")
+    shared.out.finish(steps);
 }
 
 /// The rows of a step by themselves, where its windows are much larger; `None` where they are not.
@@ -449,7 +421,7 @@ async fn gather_rows(shared: &Shared, source: &Arc<WindowSource>, step: u64) -> 
     for piece in shared.pieces(step) {
         if let Some((full, permutation)) = &shared.full {
             let order = (&shared.order, permutation);
-            full.take(&mut rows, piece, order, source, &shared.account, step).await?;
+            full.take(&mut rows, piece, order, source, shared.out.account(), step).await?;
             continue;
         }
         let handle = {
@@ -472,63 +444,6 @@ async fn gather_rows(shared: &Shared, source: &Arc<WindowSource>, step: u64) -> 
     Ok(rows)
 }
 
-/// A running epoch. Dropping it stops all of its work and gives its memory back.
-pub struct EpochRun {
-    _tasks: [Abort; 2],
-    shared: Arc<Shared>,
-    stats: Arc<Stats>,
-    pool: Option<Pool>,
-}
-
-impl EpochRun {
-    /// The next batch; `None` at the epoch's end. Blocks; `tick` is called about ten times a second
-    /// while nothing comes, and may end the wait with an error (after which the run goes on).
-    pub fn next(&mut self, mut tick: impl FnMut() -> Result<()>) -> Option<Result<Batch>> {
-        let start = Instant::now();
-        loop {
-            let next = self.shared.ready.take(Duration::from_millis(100));
-            let result = match next {
-                Next::TimedOut => match tick() {
-                    Ok(()) => continue,
-                    Err(e) => return Some(Err(e)),
-                },
-                Next::End => return None,
-                Next::Closed => Err(Error::new(ErrorKind::Cancelled, "the run was stopped")),
-                Next::Item(item) => item,
-            };
-            self.stats.consumer_wait.add(start.elapsed());
-            self.shared.account.set_head(self.shared.ready.position());
-            let batch = match result {
-                Ok(ready) => ready.batch,
-                Err(e) => {
-                    // What was prefetched behind the error is of no use to anybody.
-                    self.shared.ready.close();
-                    return Some(Err(e));
-                }
-            };
-            for (_, column) in &batch.columns {
-                column.hand_over();
-            }
-            self.stats.batches.fetch_add(1, Ordering::Relaxed);
-            self.stats.rows_out.fetch_add(batch.rows as u64, Ordering::Relaxed);
-            return Some(Ok(batch));
-        }
-    }
-
-    /// Samples of the epoch that were delivered, on all ranks together and by all runs.
-    pub fn samples(&self) -> u64 {
-        match self.shared.ready.position() {
-            0 => self.shared.order.samples(0),
-            delivered => self.shared.order.samples(self.shared.share.step(delivered - 1) + 1),
-        }
-    }
-
-    /// Whether the last batch was delivered.
-    pub fn finished(&self) -> bool {
-        self.shared.ready.position() >= self.shared.steps()
-    }
-}
-
 impl Shared {
     /// Steps of the run.
     fn steps(&self) -> u64 {
@@ -538,13 +453,5 @@ impl Shared {
     /// The rows of a step of the run.
     fn pieces(&self, step: u64) -> Vec<Piece> {
         self.order.step(self.share.step(step))
-    }
-}
-
-impl Drop for EpochRun {
-    fn drop(&mut self) {
-        self.shared.ready.close();
-        self.pool = None;
-        lock(&self.shared.lanes).clear();
     }
 }

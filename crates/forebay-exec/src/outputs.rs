@@ -118,6 +118,8 @@ impl DenseSpec {
 pub struct ImageSpec {
     /// Index in the relational result.
     pub from: usize,
+    /// Whether rows were multiplied before: then each of them has draws of its own.
+    pub multiplied: bool,
     /// The compiled operators.
     pub pipeline: Arc<ImagePipeline>,
     /// The one mode of the column: declared, or that of the first image.
@@ -175,13 +177,18 @@ pub fn resolve(
                 OutputKind::Column { from } => {
                     plain(&name, index(from)?, schema.field(index(from)?), options)?
                 }
-                OutputKind::Image { from, spec, operator_base } => {
+                OutputKind::Image { from, spec, operator_base, multiplied } => {
                     let pipeline = Arc::new(ImagePipeline::new(spec, *operator_base)?);
                     let mode = Arc::new(OnceLock::new());
                     if let Some(declared) = pipeline.mode() {
                         let _ = mode.set(declared);
                     }
-                    Make::Image(ImageSpec { from: index(from)?, pipeline, mode })
+                    Make::Image(ImageSpec {
+                        from: index(from)?,
+                        multiplied: *multiplied,
+                        pipeline,
+                        mode,
+                    })
                 }
                 OutputKind::Stack { from, dtype } => Make::Dense(DenseSpec {
                     names: from.iter().map(|f| f.as_str().into()).collect(),
@@ -254,6 +261,15 @@ fn check_fill(outputs: &[OutputSpec], options: &OutputOptions) -> Result<()> {
         }
     }
     first.filter(|_| !fits).map_or(Ok(()), Err)
+}
+
+/// Every column of a schema as it is, views included: rows on their way to be worked on further.
+pub fn as_they_are(schema: &SchemaRef) -> Vec<OutputSpec> {
+    let output = |(from, field): (usize, &FieldRef)| OutputSpec {
+        name: field.name().as_str().into(),
+        make: Make::Arrow { from, field: Arc::clone(field) },
+    };
+    schema.fields().iter().enumerate().map(output).collect()
 }
 
 fn stacked(kind: &OutputKind, name: &str) -> bool {

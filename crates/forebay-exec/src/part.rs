@@ -6,12 +6,13 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::{Buffer, MutableBuffer, NullBuffer};
 use arrow::datatypes::DataType;
 use forebay_core::suggest::{cast_to, in_python, not_null};
-use forebay_core::{DType, Error, ErrorKind, Result};
+use forebay_core::{DType, Error, ErrorKind, Result, RowKey};
 use forebay_plan::Fill;
 use half::{bf16, f16};
 
 use crate::numbers::{Element, Numbers};
 use crate::outputs::{DenseSpec, Make, OutputSpec};
+use crate::rows::Rows;
 
 /// Where a part's rows come from.
 #[derive(Clone, Debug)]
@@ -26,13 +27,39 @@ pub struct Origin {
     pub ordinal: u64,
 }
 
+/// Where the rows of a part come from.
+pub enum Places {
+    /// From many places, which only dense rows may: nothing can be wrong with them any more.
+    Many,
+    /// From one decoded batch.
+    Batch {
+        /// The batch.
+        origin: Origin,
+        /// Which of its rows they are; `None` for all.
+        kept: Option<UInt32Array>,
+        /// Where rows were multiplied, the index of each.
+        index: Option<UInt32Array>,
+    },
+    /// From rows of windows, which were multiplied.
+    Items(Items),
+}
+
+/// The source rows of a part whose rows were multiplied.
+pub struct Items {
+    /// The source rows. Their chunks stay as long as the part does, which may point into them.
+    pub rows: Rows,
+    /// Which of them each row comes from.
+    pub kept: UInt32Array,
+    /// The index of each.
+    pub index: UInt32Array,
+    /// The pass over the source, which is the epoch of the draws.
+    pub pass: u64,
+}
+
 /// Rows of one block, ready to be gathered.
 pub struct Part {
-    /// Where they come from; `None` where they are of many places, which only dense rows may be:
-    /// nothing can be wrong with them any more.
-    pub origin: Option<Origin>,
-    /// For filtered rows: which rows of the block they are.
-    pub kept: Option<UInt32Array>,
+    /// Where they come from.
+    pub places: Places,
     /// Number of rows.
     pub rows: usize,
     /// One entry per output.
@@ -49,14 +76,8 @@ pub enum PartColumn {
 
 impl Part {
     /// Converts a relational result.
-    pub fn new(
-        outputs: &[OutputSpec],
-        batch: &RecordBatch,
-        origin: Origin,
-        kept: Option<UInt32Array>,
-    ) -> Result<Self> {
-        let mut part =
-            Self { origin: Some(origin), kept, rows: batch.num_rows(), columns: Vec::new() };
+    pub fn new(outputs: &[OutputSpec], batch: &RecordBatch, places: Places) -> Result<Self> {
+        let mut part = Self { places, rows: batch.num_rows(), columns: Vec::new() };
         part.columns =
             outputs.iter().map(|output| part.column(output, batch)).collect::<Result<Vec<_>>>()?;
         Ok(part)
@@ -73,18 +94,43 @@ impl Part {
         })
     }
 
-    /// The row's place in the dataset.
-    pub fn ordinal(&self, row: usize) -> u64 {
-        self.origin.as_ref().map_or(0, |o| o.ordinal) + source_row(self.kept.as_ref(), row)
+    /// The decoded batch that a row comes from, and which of its rows it is.
+    fn source(&self, row: usize) -> Option<(&Origin, u64)> {
+        match &self.places {
+            Places::Many => None,
+            Places::Batch { origin, kept, .. } => Some((origin, source_row(kept.as_ref(), row))),
+            Places::Items(items) => {
+                let (part, row) = items.rows.sample(*items.kept.values().get(row)? as usize)?;
+                part.source(row)
+            }
+        }
+    }
+
+    /// The key of a row's draws in an epoch.
+    pub fn key(&self, seed: u64, epoch: u64, row: usize) -> RowKey {
+        let ordinal = self.source(row).map_or(0, |(origin, row)| origin.ordinal + row);
+        let (epoch, index) = match &self.places {
+            Places::Many => (epoch, None),
+            Places::Batch { index, .. } => (epoch, index.as_ref()),
+            Places::Items(items) => (items.pass, Some(&items.index)),
+        };
+        let index = index.and_then(|index| index.values().get(row)).copied().unwrap_or(0);
+        RowKey { seed, epoch, ordinal, index }
     }
 
     /// Names file, row group and row in an error.
     pub fn locate(&self, error: Error, row: usize) -> Error {
-        let Some(origin) = &self.origin else { return error };
+        let Some((origin, row)) = self.source(row) else { return error };
         error
             .in_file(Arc::clone(&origin.file))
             .in_row_group(origin.row_group)
-            .at_row(origin.first_row + source_row(self.kept.as_ref(), row))
+            .at_row(origin.first_row + row)
+    }
+
+    /// The same for an error that names the row of a batch: it is replaced.
+    pub fn relocate(&self, error: Error, row: usize) -> Error {
+        let file_row = self.source(row).map(|(origin, row)| origin.first_row + row);
+        self.locate(error.map_row(|named| file_row.unwrap_or(named)), row)
     }
 
     /// Bytes that the part keeps in memory.
@@ -97,7 +143,29 @@ impl Part {
                 PartColumn::Arrow(a) => a.get_array_memory_size(),
             })
             .sum();
-        (columns + self.kept.as_ref().map_or(0, |k| k.len() * 4)) as u64
+        let places = match &self.places {
+            Places::Many => 0,
+            Places::Batch { kept, .. } => kept.as_ref().map_or(0, |k| k.len() * 4),
+            Places::Items(items) => items.kept.len() * 8,
+        };
+        (columns + places) as u64
+    }
+
+    /// The same without what views point to, which others keep.
+    pub fn own_bytes(&self) -> u64 {
+        let shared: usize = self
+            .columns
+            .iter()
+            .map(|c| match c {
+                PartColumn::Arrow(a)
+                    if matches!(a.data_type(), DataType::BinaryView | DataType::Utf8View) =>
+                {
+                    a.get_array_memory_size().saturating_sub(a.len() * size_of::<u128>())
+                }
+                _ => 0,
+            })
+            .sum();
+        self.bytes().saturating_sub(shared as u64)
     }
 
     fn dense(&self, spec: &DenseSpec, batch: &RecordBatch) -> Result<Buffer> {
@@ -119,7 +187,8 @@ impl Part {
         columns: &mut [MutableBuffer],
     ) -> Result<()> {
         let rows = batch.num_rows();
-        let part = Self { origin: Some(origin), kept, rows, columns: Vec::new() };
+        let places = Places::Batch { origin, kept, index: None };
+        let part = Self { places, rows, columns: Vec::new() };
         for (output, out) in outputs.iter().zip(columns) {
             let Make::Dense(spec) = &output.make else {
                 return Err(Error::internal("a dense window has a column that is not dense"));

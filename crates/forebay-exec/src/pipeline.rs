@@ -7,7 +7,7 @@ use forebay_core::{Error, Result};
 use forebay_io::{BlockReader, Dataset};
 use forebay_plan::columns::{ColumnKind, Normalized, OutputKind, normalize};
 use forebay_plan::{Plan, Source};
-use forebay_sql::Relation;
+use forebay_sql::{Relation, Split};
 
 /// The bound plan.
 #[derive(Clone)]
@@ -20,6 +20,8 @@ pub struct Pipeline {
     pub normal: Arc<Normalized>,
     /// The relational steps, compiled against what the reader gives.
     pub relation: Relation,
+    /// The relation taken apart, where it multiplies rows.
+    pub split: Option<Arc<Split>>,
     /// Reads the columns that the relation needs.
     pub reader: BlockReader,
     /// Columns that are read as views.
@@ -66,6 +68,7 @@ impl Pipeline {
             plan: Arc::new(plan.clone()),
             dataset,
             normal: Arc::new(normal),
+            split: relation.split().map(Arc::new),
             relation,
             reader,
             views: views.into(),
@@ -75,6 +78,12 @@ impl Pipeline {
     /// A reader of some of the columns, with the types that the relation was compiled for.
     pub fn reader_of(&self, columns: &[String]) -> Result<BlockReader> {
         Ok(BlockReader::new(Arc::clone(&self.dataset), columns)?.with_views(&self.views))
+    }
+
+    /// What happens to rows of the source before any is multiplied: which of them there are, a loader
+    /// knows before the first batch.
+    pub fn rows(&self) -> &Relation {
+        self.split.as_ref().map_or(&self.relation, |split| &split.rows)
     }
 
     /// The schema of the relational result.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, UInt32Array};
+use arrow::array::ArrayRef;
 use arrow::buffer::{Buffer, MutableBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
@@ -13,7 +13,7 @@ use forebay_core::{Error, ErrorKind, Result};
 use forebay_io::rowstore::{Segment, SegmentBuilder};
 
 use crate::outputs::{Make, OutputSpec};
-use crate::part::{Origin, Part, PartColumn};
+use crate::part::{Part, PartColumn, Places};
 
 /// What the records of a store look like.
 pub struct Records {
@@ -106,12 +106,7 @@ impl Records {
     }
 
     /// Turns records back into rows.
-    pub fn part(
-        &self,
-        records: &[&[u8]],
-        origin: Option<Origin>,
-        kept: Option<UInt32Array>,
-    ) -> Result<Part> {
+    pub fn part(&self, records: &[&[u8]], places: Places) -> Result<Part> {
         if records.iter().any(|r| r.len() < self.fixed) {
             return Err(Error::internal("a record is too short"));
         }
@@ -145,6 +140,6 @@ impl Records {
             before += width;
             columns.push(PartColumn::Dense(Buffer::from(bytes)));
         }
-        Ok(Part { origin, kept, rows: records.len(), columns })
+        Ok(Part { places, rows: records.len(), columns })
     }
 }

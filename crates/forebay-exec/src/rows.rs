@@ -192,6 +192,17 @@ impl Rows {
         self.spans().flat_map(|(part, row, len)| (row..row + len).map(move |r| (part, r)))
     }
 
+    /// A sample by its number.
+    pub fn sample(&self, number: usize) -> Option<(&Part, usize)> {
+        if self.spans.len() < self.len {
+            return self.samples().nth(number);
+        }
+        // Every span is one row, as those of a permutation are.
+        let s = self.spans.get(number)?;
+        let part = self.chunks.get(s.chunk as usize)?.parts.get(s.part as usize)?;
+        Some((part, s.row as usize))
+    }
+
     /// Every part of every chunk touched: what `interleave` gathers from; and for each sample its
     /// (part index, row).
     pub fn indexed(&self) -> (Vec<&Part>, Vec<(usize, usize)>) {

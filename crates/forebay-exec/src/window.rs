@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::arrange::{Arrangement, Writer};
 use crate::costs::{Costs, few};
 use crate::outputs::OutputSpec;
-use crate::part::{Origin, Part, source_row};
+use crate::part::{Origin, Part, Places, source_row};
 use crate::pipeline::Pipeline;
 use crate::pool::PoolHandle;
 use crate::rows::{Chunk, Window};
@@ -299,7 +299,7 @@ impl WindowSource {
     /// Computes the columns of rows that take part, and converts them.
     fn part(&self, origin: Origin, batch: RecordBatch, kept: Option<UInt32Array>) -> Result<Part> {
         let batch = self.projected(&origin, batch, kept.as_ref())?;
-        Part::new(&self.outputs, &batch, origin, kept)
+        Part::new(&self.outputs, &batch, Places::Batch { origin, kept, index: None })
     }
 
     /// Computes the columns of rows that take part.

@@ -147,6 +147,12 @@ impl<P: BeforeSink> PlanBuilder<P> {
         self.step(Step::WithColumn { name: name.into(), expr: expr.into() })
     }
 
+    /// Gives a row for each element of a column of lists, the other columns repeated. Default: rows as
+    /// they are.
+    pub fn explode(self, column: impl Into<String>) -> PlanBuilder<Stepping> {
+        self.step(Step::Explode(column.into()))
+    }
+
     /// Keeps the first rows. Default: all rows.
     pub fn limit(self, rows: u64) -> PlanBuilder<Stepping> {
         self.step(Step::Limit(rows))

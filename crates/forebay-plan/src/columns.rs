@@ -21,6 +21,9 @@
 //!   of the relational result are those of the outputs and no others, and the image column of a
 //!   tensor that is dropped is never read.
 //!
+//! An explode between them commutes too: a tensor made before it is made once for each row that it gives,
+//! and [`OutputKind::Image`] remembers that these are to be the same.
+//!
 //! What a step does to rows with bad images (`on_error`) does not commute with `limit`; the one
 //! policy there is, `raise`, does.
 
@@ -108,6 +111,9 @@ pub enum OutputKind {
         /// The index of its first operator among all image operators of the plan. It enters the key
         /// of random draws, so that two augmentations of a row do not draw the same numbers.
         operator_base: u32,
+        /// Whether rows were multiplied before: then each of them has draws of its own. What was made
+        /// before is repeated as it is.
+        multiplied: bool,
     },
     /// Numeric columns side by side.
     Stack {
@@ -258,6 +264,8 @@ struct Walk<'p> {
     /// Names that a fresh name must not be.
     taken: HashSet<String>,
     operators: u32,
+    /// Whether an explode was passed.
+    multiplied: bool,
 }
 
 impl<'p> Walk<'p> {
@@ -314,6 +322,7 @@ impl<'p> Walk<'p> {
             changes: Vec::new(),
             taken,
             operators: 0,
+            multiplied: false,
         })
     }
 
@@ -325,6 +334,7 @@ impl<'p> Walk<'p> {
                 self.emit(step.clone());
             }
             Step::Limit(_) => self.emit(step.clone()),
+            Step::Explode(column) => self.explode(&path, column)?,
             Step::Select(names) => self.select(&path, names)?,
             Step::Drop(names) => self.drop_columns(&path, names)?,
             Step::Rename(pairs) => self.rename(&path, pairs)?,
@@ -497,6 +507,33 @@ impl<'p> Walk<'p> {
         self.usable(name);
     }
 
+    /// Whether it holds lists is for those to check who know the types.
+    fn explode(&mut self, path: &Path, column: &str) -> Result<()> {
+        let i = self.find(path, column)?;
+        if !self.visible[i].is_column() {
+            let held = self.visible[i].describe();
+            return Err(wrong(
+                path,
+                format!("explode takes a column of lists, and {column:?} holds {held}"),
+                "move the explode before the step that makes the tensor",
+            ));
+        }
+        let between =
+            |e: &Entry| matches!(e.made, Made::Tensor(OutputKind::Image { multiplied: true, .. }));
+        if let Some(image) = self.visible.iter().find(|e| between(e)) {
+            return Err(wrong(
+                path,
+                format!("the images {:?} are made between two explodes", image.name),
+                "move map_image behind the last explode, or before the first",
+            ));
+        }
+        self.visible[i].made = Made::Column(ColumnKind::Unknown);
+        self.visible[i].step = Some(self.index);
+        self.multiplied = true;
+        self.emit(Step::Explode(column.to_owned()));
+        Ok(())
+    }
+
     fn map_image(&mut self, path: &Path, map: &MapImage) -> Result<()> {
         let path = path.key("column");
         let i = self.find(&path, &map.column)?;
@@ -528,6 +565,7 @@ impl<'p> Walk<'p> {
             from: map.column.clone(),
             spec: map.clone(),
             operator_base: self.operators,
+            multiplied: self.multiplied,
         };
         self.operators =
             self.operators.saturating_add(u32::try_from(map.ops.len()).unwrap_or(u32::MAX));

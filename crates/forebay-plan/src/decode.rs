@@ -36,8 +36,17 @@ const SINK_KEYS: &[&str] = &[
     "path_style",
     "anonymous",
 ];
-const STEPS: &[&str] =
-    &["filter", "select", "drop", "rename", "with_column", "limit", "map_image", "stack"];
+const STEPS: &[&str] = &[
+    "filter",
+    "select",
+    "drop",
+    "rename",
+    "with_column",
+    "explode",
+    "limit",
+    "map_image",
+    "stack",
+];
 
 impl Plan {
     /// Reads a YAML job file and validates it. `origin` is the file's name as the user gave it; it
@@ -213,6 +222,7 @@ fn step_example(word: &str) -> &'static str {
         "drop" => "drop: [id]",
         "rename" => "rename: { old: new }",
         "with_column" => "with_column: { name: weight, expr: 1.0 / (label + 1) }",
+        "explode" => "explode: tokens",
         "limit" => "limit: 1000",
         "map_image" => "map_image: { column: image, ops: [ { resize: [224, 224] } ] }",
         _ => "stack: { columns: [age, price], into: features }",
@@ -231,6 +241,7 @@ pub(crate) fn read_step(c: &Cursor<'_>) -> Result<Step> {
         "drop" => Step::Drop(read_names(&c)?),
         "rename" => read_rename(&c)?,
         "with_column" => read_with_column(&c)?,
+        "explode" => Step::Explode(c.text("the name of a column of lists", "tokens")?.to_owned()),
         "limit" => Step::Limit(c.whole(0..=u64::MAX, "1000")?),
         "map_image" => Step::MapImage(image::read_map_image(&c)?),
         "stack" => {

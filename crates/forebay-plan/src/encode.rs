@@ -111,6 +111,7 @@ impl Step {
     pub fn to_node(&self) -> Node {
         let value = match self {
             Self::Filter(expr) => text(expr),
+            Self::Explode(column) => text(column),
             Self::Select(names) | Self::Drop(names) => texts(names),
             Self::Rename(pairs) => {
                 Node::map(pairs.iter().map(|(old, new)| (old.as_str(), text(new))))

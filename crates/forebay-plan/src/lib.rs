@@ -8,6 +8,7 @@
 
 pub mod builder;
 pub mod columns;
+mod counts;
 mod decode;
 mod encode;
 pub mod hash;
@@ -33,4 +34,4 @@ pub use node::Node;
 pub use plan::*;
 pub use schedule::Shuffle;
 pub use size::parse_size;
-pub use state::{LoaderState, SnapshotId};
+pub use state::{LoaderState, SnapshotId, StateProgress, merge_states};

@@ -145,6 +145,9 @@ pub struct LoaderOptions {
     pub lanes: Option<u64>,
     /// Blocks that are mixed together. Default: from the dataset.
     pub window: Option<u64>,
+    /// Steps of one iteration, where a step of the plan multiplies rows. Default: none, an epoch has
+    /// the steps that its rows make.
+    pub steps: Option<u64>,
     /// What stands in place of nulls. Default: nothing, a null in a tensor column is an error.
     pub fill: Option<PerColumn<Fill>>,
     /// What `batch["column"]` is. Default: torch.
@@ -172,6 +175,7 @@ const KEYS: &[&str] = &[
     "epoch_end",
     "lanes",
     "window",
+    "steps",
     "fill",
     "format",
     "lists",
@@ -196,6 +200,8 @@ const CALL: Origin<'static> = Origin::Call("loader");
 const THREADS: RangeInclusive<u64> = 1..=4096;
 /// Batches ahead; more is a mistake for bytes.
 const PREFETCH: RangeInclusive<u64> = 0..=4096;
+/// Steps of one iteration: more than any training makes.
+const STEPS: RangeInclusive<u64> = 1..=1 << 40;
 /// Ranks.
 const WORLD: RangeInclusive<u64> = 1..=1 << 24;
 
@@ -211,6 +217,7 @@ impl LoaderOptions {
             epoch_end: None,
             lanes: None,
             window: None,
+            steps: None,
             fill: None,
             format: Format::default(),
             lists: PerColumn::All(Lists::default()),
@@ -294,6 +301,7 @@ impl LoaderOptions {
         out.epoch_end = fields.get("epoch_end").map(|c| c.word()).transpose()?;
         out.lanes = whole("lanes", 1..=1 << 32, "8")?;
         out.window = whole("window", 1..=1 << 32, "16")?;
+        out.steps = whole("steps", STEPS, "1000")?;
         out.fill = fields.get("fill").map(|c| per_column(&c, read_fill)).transpose()?;
         if let Some(c) = fields.get("format") {
             out.format = c.word()?;
@@ -334,6 +342,7 @@ impl LoaderOptions {
             ("rank", self.rank, 0..=WORLD.end() - 1, "0"),
             ("lanes", self.lanes, 1..=1 << 32, "8"),
             ("window", self.window, 1..=1 << 32, "16"),
+            ("steps", self.steps, STEPS, "1000"),
             ("num_threads", self.num_threads, THREADS, "4"),
             ("prefetch", self.prefetch, PREFETCH, "2"),
         ] {
@@ -391,6 +400,7 @@ impl LoaderOptions {
             ("epoch_end", self.epoch_end.map(|e| word(e.word()))),
             ("lanes", self.lanes.map(number)),
             ("window", self.window.map(number)),
+            ("steps", self.steps.map(number)),
             ("fill", self.fill.as_ref().map(|f| per_column_node(f, fill))),
             ("format", Some(word(self.format.word()))),
             ("lists", Some(per_column_node(&self.lists, |l| word(l.word())))),

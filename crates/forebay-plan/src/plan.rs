@@ -51,7 +51,7 @@ pub struct StorageOptions {
     pub anonymous: Option<bool>,
 }
 
-/// One step. The relational ones (`filter` to `limit`) take SQL expressions over columns.
+/// One step. The relational ones (`filter` to `limit`) work on columns; some take SQL expressions.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Step {
@@ -70,6 +70,9 @@ pub enum Step {
         /// SQL expression over the columns so far.
         expr: String,
     },
+    /// Give a row for each element of a column of lists, the other columns repeated. A row whose
+    /// list is null or empty gives none.
+    Explode(String),
     /// Keep the first rows.
     Limit(u64),
     /// Decode images and transform them into tensors, in place of the encoded column.
@@ -94,6 +97,7 @@ impl Step {
             Self::Drop(_) => "drop",
             Self::Rename(_) => "rename",
             Self::WithColumn { .. } => "with_column",
+            Self::Explode(_) => "explode",
             Self::Limit(_) => "limit",
             Self::MapImage(_) => "map_image",
             Self::Stack { .. } => "stack",

@@ -14,11 +14,13 @@
 mod bijection;
 mod places;
 mod sharing;
+mod stream;
 
 use std::sync::{Arc, OnceLock};
 
 pub use bijection::Bijection;
 use forebay_core::{Draws, Error, Result};
+pub use stream::{ItemPosition, LaneProgress, LaneWalk, Stretch};
 
 /// How rows are mixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +85,9 @@ pub struct ScheduleSpec {
     pub window: Option<u64>,
     /// Bytes to be mixed by default, normally [`DEFAULT_MIX`].
     pub mix: u64,
+    /// Steps of one iteration, where rows are multiplied and lanes are endless streams; none where every
+    /// row is one sample, and an epoch has an end.
+    pub steps: Option<u64>,
 }
 
 impl ScheduleSpec {
@@ -98,6 +103,7 @@ impl ScheduleSpec {
             lanes: None,
             window: None,
             mix: DEFAULT_MIX,
+            steps: None,
         }
     }
 }
@@ -177,6 +183,9 @@ impl Schedule {
             Shuffle::Full => (1, (blocks.len() as u64).max(1)),
             Shuffle::Window => resolve(&spec, blocks.len() as u64, bytes),
         };
+        if spec.steps.is_some() {
+            stream::check(&spec, lanes, rows)?;
+        }
         let end = spec.epoch_end.unwrap_or(match spec.shuffle {
             Shuffle::None => EpochEnd::Partial,
             Shuffle::Window | Shuffle::Full => EpochEnd::Drop,
@@ -210,9 +219,9 @@ impl Schedule {
         &self.spec
     }
 
-    /// Steps of one epoch: the same for every epoch and every rank.
+    /// Steps of one epoch, or of one iteration over streams: the same every time and on every rank.
     pub fn steps(&self) -> u64 {
-        self.steps_from(0)
+        self.spec.steps.unwrap_or_else(|| self.steps_from(0))
     }
 
     /// Steps of an epoch of which this many samples were delivered.
@@ -462,8 +471,16 @@ impl Epoch {
         }
     }
 
+    /// A lane's rows from number `from` on.
+    fn lane(&self, lane: u64, from: u64) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let len = self.lane_len(lane).saturating_sub(from);
+        self.cut(lane, self.lane_start(lane) + from, len, false, &mut pieces);
+        pieces
+    }
+
     fn lane_len(&self, lane: u64) -> u64 {
-        self.rows / self.lanes + u64::from(lane < self.rows % self.lanes)
+        lane_len(self.rows, self.lanes, lane)
     }
 
     fn lane_start(&self, lane: u64) -> u64 {
@@ -487,6 +504,11 @@ impl Epoch {
             window += 1;
         }
     }
+}
+
+/// Rows of a lane.
+fn lane_len(rows: u64, lanes: u64, lane: u64) -> u64 {
+    rows / lanes + u64::from(lane < rows % lanes)
 }
 
 /// ⌊r·m / world⌋.

@@ -3,6 +3,11 @@
 //! The order of an epoch is a function of the dataset, the seed, the epoch and the layout, so a
 //! position in it is one number: how many samples all ranks together have delivered. What the order
 //! depends on is in the state as well, to be compared before anything is delivered in a wrong order.
+//!
+//! Where rows are multiplied, the lanes are streams, and a position is a place in each of them. A rank
+//! knows its own; [`merge_states`] puts the ranks' states together.
+
+mod merge;
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +19,10 @@ use crate::hash::PlanHash;
 use crate::limits;
 use crate::node::{Node, Value};
 use crate::path::Origin;
-use crate::schedule::Shuffle;
+use crate::schedule::{ItemPosition, LaneProgress, Shuffle};
 use crate::words::Word;
+
+pub use merge::merge_states;
 
 /// The version of the format that is written.
 pub const STATE_VERSION: u64 = 1;
@@ -55,8 +62,8 @@ pub struct LoaderState {
     pub seed: u64,
     /// The epoch.
     pub epoch: u64,
-    /// Samples of the epoch that all ranks together have delivered.
-    pub samples: u64,
+    /// What was delivered of it.
+    pub progress: StateProgress,
     /// Whether the epoch's last batch was delivered, and its end not yet seen.
     pub finished: bool,
     /// B, the samples of a global batch. Another one may go on from here.
@@ -65,6 +72,20 @@ pub struct LoaderState {
     pub lanes: u64,
     /// W, in blocks.
     pub window: u64,
+}
+
+/// How far an epoch is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateProgress {
+    /// Samples of the epoch that all ranks together have delivered.
+    Samples(u64),
+    /// The epoch is an iteration over streams.
+    Stream {
+        /// Steps of it that were delivered.
+        steps: u64,
+        /// Lanes, ascending: those of one rank, or all of them.
+        lanes: Vec<LaneProgress>,
+    },
 }
 
 const KEYS: &[&str] = &[
@@ -81,33 +102,60 @@ const KEYS: &[&str] = &[
     "window",
 ];
 
+/// The same where lanes are streams. `kind` tells the two apart.
+const STREAM_KEYS: &[&str] = &[
+    "version",
+    "kind",
+    "snapshot",
+    "plan",
+    "shuffle",
+    "seed",
+    "epoch",
+    "steps",
+    "finished",
+    "global_batch_size",
+    "lanes",
+    "window",
+    "positions",
+];
+
+const STREAM: &str = "stream";
+
 const CALL: Origin<'static> = Origin::Call("load_state_dict");
 
 impl LoaderState {
     /// The canonical tree.
     pub fn to_node(&self) -> Node {
-        Node::map([
-            ("version", Node::from(STATE_VERSION)),
+        let (kind, delivered, positions) = match &self.progress {
+            StateProgress::Samples(n) => (None, ("samples", *n), None),
+            StateProgress::Stream { steps, lanes } => {
+                let lanes = Node::seq(lanes.iter().map(lane_node));
+                (Some(("kind", Node::from(STREAM))), ("steps", *steps), Some(("positions", lanes)))
+            }
+        };
+        let head = [("version", Node::from(STATE_VERSION))].into_iter().chain(kind);
+        let body = [
             ("snapshot", Node::from(self.snapshot.to_string().as_str())),
             ("plan", Node::from(self.plan.to_string().as_str())),
             ("shuffle", Node::from(self.shuffle.word())),
             ("seed", Node::from(self.seed)),
             ("epoch", Node::from(self.epoch)),
-            ("samples", Node::from(self.samples)),
+            (delivered.0, Node::from(delivered.1)),
             ("finished", Node::from(self.finished)),
             ("global_batch_size", Node::from(self.global_batch)),
             ("lanes", Node::from(self.lanes)),
             ("window", Node::from(self.window)),
-        ])
+        ];
+        Node::map(head.chain(body).chain(positions))
     }
 
     /// The canonical JSON, which [`LoaderState::from_json`] reads: under 1 KiB.
     ///
     /// ```
-    /// # use forebay_plan::{LoaderState, PlanHash, Shuffle, SnapshotId};
+    /// # use forebay_plan::{LoaderState, PlanHash, StateProgress, Shuffle, SnapshotId};
     /// let state = LoaderState {
     ///     snapshot: SnapshotId(7), plan: PlanHash(9), shuffle: Shuffle::Window, seed: 1, epoch: 3,
-    ///     samples: 4096, finished: false, global_batch: 256, lanes: 64, window: 2,
+    ///     progress: StateProgress::Samples(4096), finished: false, global_batch: 256, lanes: 64, window: 2,
     /// };
     /// assert_eq!(LoaderState::from_json(&state.to_json())?, Some(state));
     /// assert_eq!(LoaderState::from_json("{}")?, None);
@@ -155,7 +203,11 @@ impl LoaderState {
                     ));
             }
         }
-        let fields = root.fields(KEYS, "loader.state_dict()")?;
+        let stream = entries
+            .iter()
+            .any(|(k, n)| k.name == "kind" && n.value == Value::Str(STREAM.to_owned()));
+        let keys = if stream { STREAM_KEYS } else { KEYS };
+        let fields = root.fields(keys, "loader.state_dict()")?;
         let need = |name: &str| {
             fields.get(name).ok_or_else(|| {
                 Error::invalid(format!("the state is incomplete: {name} is missing"))
@@ -179,7 +231,12 @@ impl LoaderState {
             shuffle: need("shuffle")?.word()?,
             seed: whole("seed")?,
             epoch: whole("epoch")?,
-            samples: whole("samples")?,
+            progress: if stream {
+                let steps = whole("steps")?;
+                StateProgress::Stream { steps, lanes: read_lanes(&need("positions")?)? }
+            } else {
+                StateProgress::Samples(whole("samples")?)
+            },
             finished: need("finished")?.flag()?,
             global_batch: need("global_batch_size")?.whole(limits::BATCH, "256")?,
             lanes: positive("lanes")?,
@@ -192,6 +249,21 @@ impl LoaderState {
     /// # Errors
     /// What differs, and what to do.
     pub fn check_fits(&self, own: &Self) -> Result<()> {
+        self.check_same(own)?;
+        let stream = |s: &Self| matches!(s.progress, StateProgress::Stream { .. });
+        if stream(self) != stream(own) {
+            let (theirs, ours) =
+                if stream(self) { ("streams", "epochs") } else { ("epochs", "streams") };
+            return Err(Error::invalid(format!(
+                "the state is a position in {theirs}, and this loader delivers {ours}"
+            ))
+            .at_place("load_state_dict(...)")
+            .with_hint("give what state_dict() of a loader of this plan gave, unchanged"));
+        }
+        Ok(())
+    }
+
+    fn check_same(&self, own: &Self) -> Result<()> {
         let differs = |what: &str, saved: String, here: String, hint: &str| {
             Err(Error::invalid(format!(
                 "the state was saved with {what} {saved}, and the loader has {here}"
@@ -235,6 +307,46 @@ impl LoaderState {
     }
 }
 
+fn position_node(at: ItemPosition) -> Node {
+    Node::seq([at.pass, at.row, at.index.into()])
+}
+
+fn lane_node(lane: &LaneProgress) -> Node {
+    Node::map([
+        ("lane", Node::from(lane.lane)),
+        ("begin", position_node(lane.begin)),
+        ("next", position_node(lane.next)),
+    ])
+}
+
+/// Lanes, ascending and none twice.
+fn read_lanes(c: &Cursor<'_>) -> Result<Vec<LaneProgress>> {
+    let example = "[{\"lane\": 0, \"begin\": [0, 0, 0], \"next\": [0, 5, 2]}]";
+    let Some(items) = c.items() else { return Err(c.expected("a list of lanes", example)) };
+    let mut lanes = Vec::new();
+    for item in items {
+        let fields = item.fields(&["lane", "begin", "next"], example)?;
+        let place = |name: &str| -> Result<ItemPosition> {
+            let c = fields.need(name, "[0, 5, 2]")?;
+            let numbers = c.items().unwrap_or_default();
+            let [pass, row, index] = numbers.as_slice() else {
+                return Err(c.expected("three numbers: pass, row and index", "[0, 5, 2]"));
+            };
+            Ok(ItemPosition {
+                pass: pass.whole(0..=u64::MAX, "0")?,
+                row: row.whole(0..=u64::MAX, "5")?,
+                index: u32::try_from(index.whole(0..=u32::MAX.into(), "2")?).unwrap_or(u32::MAX),
+            })
+        };
+        let lane = fields.need("lane", "0")?.whole(0..=1 << 32, "0")?;
+        lanes.push(LaneProgress { lane, begin: place("begin")?, next: place("next")? });
+    }
+    if !lanes.is_sorted_by(|a, b| a.lane < b.lane) {
+        return Err(c.expected("lanes in ascending order, each once", example));
+    }
+    Ok(lanes)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -247,7 +359,7 @@ mod tests {
             shuffle: Shuffle::None,
             seed: u64::MAX,
             epoch: u64::MAX,
-            samples: u64::MAX,
+            progress: StateProgress::Samples(u64::MAX),
             finished: true,
             global_batch: 1 << 20,
             lanes: 64,
@@ -260,6 +372,27 @@ mod tests {
         let text = state().to_json();
         assert!(text.len() < 1024, "{} bytes", text.len());
         assert_eq!(LoaderState::from_json(&text).unwrap(), Some(state()));
+    }
+
+    #[test]
+    fn streams_have_a_kind_and_places() {
+        let at = |row| ItemPosition { pass: 2, row, index: u32::MAX };
+        let lanes = [0, 3].map(|lane| LaneProgress { lane, begin: at(1), next: at(9) });
+        let stream = LoaderState {
+            progress: StateProgress::Stream { steps: 4, lanes: lanes.to_vec() },
+            ..state()
+        };
+        let text = stream.to_json();
+        assert!(text.contains("\"kind\":\"stream\""), "{text}");
+        assert_eq!(LoaderState::from_json(&text).unwrap(), Some(stream.clone()));
+        let refused = |text: &str| LoaderState::from_json(text).unwrap_err().report();
+        assert!(refused(&text.replace("\"lane\":0", "\"lane\":3")).contains("ascending"));
+        assert!(refused(&text.replace("[2,1,", "[2,")).contains("three numbers"));
+        assert!(refused(&text.replace("\"steps\":4", "\"samples\":4")).contains("samples"));
+        let error = stream.check_fits(&state()).unwrap_err().report();
+        assert!(error.contains("a position in streams"), "{error}");
+        let error = state().check_fits(&stream).unwrap_err().report();
+        assert!(error.contains("delivers streams"), "{error}");
     }
 
     #[test]
@@ -291,7 +424,13 @@ mod tests {
         assert!(
             message(LoaderState { snapshot: SnapshotId(1), ..state() }).contains("the dataset")
         );
-        let moved = LoaderState { global_batch: 7, lanes: 1, epoch: 2, samples: 3, ..state() };
+        let moved = LoaderState {
+            global_batch: 7,
+            lanes: 1,
+            epoch: 2,
+            progress: StateProgress::Samples(3),
+            ..state()
+        };
         assert!(moved.check_fits(&own).is_ok());
     }
 }

@@ -95,6 +95,7 @@ impl Step {
                 check_name(places, &path.key("name"), name)?;
                 check_expr(places, &path.key("expr"), expr)
             }
+            Self::Explode(column) => check_name(places, path, column),
             Self::Limit(_) => Ok(()),
             Self::MapImage(map) => check_map_image(places, path, map),
             Self::Stack { columns, into, dtype } => {
@@ -451,6 +452,7 @@ mod tests {
             (Step::Select(vec![]), "steps[0].select"),
             (Step::Drop(vec!["a".into(), "a".into()]), "steps[0].drop[1]"),
             (Step::Rename(vec![]), "steps[0].rename"),
+            (Step::Explode(" ".into()), "steps[0].explode"),
             (
                 Step::Rename(vec![("a".into(), "c".into()), ("b".into(), "c".into())]),
                 "steps[0].rename.b",

@@ -29,5 +29,6 @@ fn _forebay(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<tensor::ArrowBatch>()?;
     m.add_function(wrap_pyfunction!(dataset::inspect, m)?)?;
     m.add_function(wrap_pyfunction!(dataset::memory, m)?)?;
+    m.add_function(wrap_pyfunction!(loader::merge_states, m)?)?;
     Ok(())
 }

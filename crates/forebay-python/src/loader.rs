@@ -70,8 +70,8 @@ impl Loader {
         py.detach(load).map_err(|e| to_python(py, &e))
     }
 
-    fn set_epoch(&self, epoch: u64) {
-        self.0.set_epoch(epoch);
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.0.set_epoch(epoch).map_err(|e| to_python(py, &e))
     }
 
     /// Counters and gauges.
@@ -96,11 +96,30 @@ impl Loader {
         Ok(out)
     }
 
-    /// Rows of one epoch, over all ranks.
+    /// Rows of one epoch over all ranks; of the source, where they are multiplied.
     #[getter]
     fn rows(&self) -> u64 {
         self.0.schedule().rows()
     }
+}
+
+/// One state in JSON out of those of all ranks.
+#[pyfunction]
+pub fn merge_states(py: Python<'_>, states: Vec<String>) -> PyResult<String> {
+    let merge = || {
+        let states = states.iter().enumerate().map(|(n, json)| {
+            let state = forebay::LoaderState::from_json(json)
+                .map_err(|e| e.map_place(|_| format!("merge_states(states[{n}])")))?;
+            state.ok_or_else(|| {
+                forebay::Error::invalid(format!("state {n} is empty"))
+                    .at_place("merge_states(...)")
+                    .with_hint("give what loader.state_dict() gave on every rank")
+            })
+        });
+        let states = states.collect::<forebay::Result<Vec<_>>>()?;
+        forebay::merge_states(&states).map(|state| state.to_json())
+    };
+    py.detach(merge).map_err(|e| to_python(py, &e))
 }
 
 /// The batches of one epoch.

@@ -38,8 +38,12 @@ pub(crate) struct Evaluated {
 pub struct Applied {
     /// The columns of the result, for the rows that passed.
     pub batch: RecordBatch,
-    /// The rows of the input that passed, ascending. None: all of them.
+    /// The rows of the input that passed, ascending; a row that was multiplied is there as often as it
+    /// gave a row. None: all of them, once.
     pub kept: Option<UInt32Array>,
+    /// Where rows were multiplied: the index of each among those that its row became, before the filters
+    /// behind.
+    pub index: Option<UInt32Array>,
 }
 
 /// The program of one segment.
@@ -131,7 +135,9 @@ impl Program {
             match op {
                 Op::Filter(e) => frame.filter(e)?,
                 Op::Compute(slot, e) => frame.compute(*slot, e)?,
-                Op::Limit(_) => return Err(Error::internal("a limit within a segment")),
+                Op::Limit(_) | Op::Explode(_) => {
+                    return Err(Error::internal("the end of a segment within it"));
+                }
             }
         }
         let rows = frame.rows();
@@ -152,7 +158,7 @@ impl Program {
                 Error::new(ErrorKind::Schema, "the columns do not fit the schema of the dataset")
                     .with_source(e)
             })?;
-        Ok(Applied { batch, kept: frame.levels.pop().and_then(|l| l.kept) })
+        Ok(Applied { batch, kept: frame.levels.pop().and_then(|l| l.kept), index: None })
     }
 }
 

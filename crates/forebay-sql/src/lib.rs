@@ -1,4 +1,4 @@
-//! Relational steps — `filter`, `select`, `drop`, `rename`, `with_column`, `limit` — compiled once
+//! Relational steps — `filter`, `select`, `drop`, `rename`, `with_column`, `explode`, `limit` — compiled once
 //! and then run batch by batch.
 //!
 //! Promise: the same rows give the same result, or the same error, however they are cut into
@@ -16,10 +16,12 @@
 //! * [`Cursor`] — applies a relation to batches in order, limits included.
 //! * [`FileStats`] — what pruning sees of a file.
 
+mod compile;
 mod df;
 mod error;
 mod eval;
 mod explain;
+mod explode;
 mod float;
 mod functions;
 mod guard;
@@ -33,5 +35,6 @@ mod stats;
 
 pub use eval::Applied;
 pub use explain::StepText;
-pub use relation::{Cursor, Relation, Segment, check};
+pub use explode::elements;
+pub use relation::{Cursor, Relation, Segment, Split, check};
 pub use stats::FileStats;

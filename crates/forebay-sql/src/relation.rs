@@ -6,21 +6,20 @@
 //! nothing per batch. Walking the program backwards from the columns of the result finds what is
 //! really needed; what is not is neither read nor computed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::array::UInt32Array;
 use arrow::compute::filter;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
-use forebay_core::{Error, ErrorKind, Result, suggest};
+use forebay_core::{Error, Result};
 use forebay_plan::Step;
 
-use crate::df::{ColumnName, Expr, Transformed, TreeNode};
-use crate::error::at_spot;
+use crate::compile::{Compiled, on_large_stack};
 use crate::eval::{Applied, Evaluated, Program};
-use crate::explain::{self, StepText};
-use crate::plan::{plan, type_name};
+use crate::explain::StepText;
+use crate::explode::Explode;
 use crate::prune::Pruner;
 
 /// Steps of the program, in order.
@@ -32,34 +31,59 @@ pub(crate) enum Op {
     Compute(usize, Arc<Evaluated>),
     /// Keep the first rows of what arrives here.
     Limit(u64),
+    /// Give a row for each element of a list.
+    Explode(Arc<Exploded>),
+}
+
+/// A list that becomes rows.
+pub(crate) struct Exploded {
+    /// The slot of the list.
+    pub(crate) list: usize,
+    /// The slot of its elements.
+    pub(crate) slot: usize,
+    /// The field of the elements.
+    pub(crate) field: FieldRef,
+    /// The step, as errors name it.
+    pub(crate) place: String,
 }
 
 /// What all relations derived from one compilation share.
 struct Source {
     input: SchemaRef,
-    ops: Vec<Op>,
+    /// The fields of the slots that are no columns of the input.
+    computed: BTreeMap<usize, FieldRef>,
     steps: Vec<StepText>,
-    /// The test on statistics of the filters before the first limit.
+    /// The test on statistics of the filters before the first limit or explode.
     pruner: Option<Pruner>,
 }
 
 /// Compiled relational steps. Cheap to clone; `Send` and `Sync`.
 ///
-/// A relation is a row of [`Segment`]s, each but the last ended by a limit. Inside a segment every
-/// batch is independent of every other.
+/// A relation is a row of [`Segment`]s, each but the last ended by a limit or an explode. Inside a
+/// segment every batch is independent of every other.
 #[derive(Clone)]
 pub struct Relation {
     source: Arc<Source>,
+    ops: Arc<[Op]>,
     segments: Arc<[Segment]>,
-    has_filter: bool,
-    has_limit: bool,
 }
 
 /// A part of a relation in which every batch is independent; the limit applies to what it gives.
 #[derive(Clone)]
 pub struct Segment {
     program: Arc<Program>,
+    explode: Option<Arc<Explode>>,
     limit: Option<u64>,
+}
+
+/// A relation, taken apart at its first explode; see [`Relation::split`].
+pub struct Split {
+    /// What comes before: rows of the source.
+    pub rows: Relation,
+    /// The explode and what comes behind, over the columns of `rows`: their items.
+    pub items: Relation,
+    /// The column of `rows` that is exploded.
+    pub list: usize,
 }
 
 /// Compiles the steps without data and says what columns come out: plan validation in one call.
@@ -70,30 +94,8 @@ pub fn check(input: &SchemaRef, steps: &[(usize, Step)]) -> Result<SchemaRef> {
     Relation::compile(input, steps).map(|r| r.schema())
 }
 
-/// A column as a step sees it: a name, and the slot behind it.
-#[derive(Clone)]
-struct Visible {
-    field: FieldRef,
-    slot: usize,
-}
-
-struct Compiler {
-    input: SchemaRef,
-    columns: Vec<Visible>,
-    /// For each slot its value over the input's columns, while that stays small.
-    meaning: Vec<Option<Expr>>,
-    ops: Vec<Op>,
-    steps: Vec<StepText>,
-    prunable: Vec<Expr>,
-    limited: bool,
-}
-
-/// Beyond this size the meaning of a computed column is not followed for pruning: statistics could
-/// say nothing about it, and substitution may double it at every step.
-const MEANING: usize = 64;
-
 impl Relation {
-    /// Compiles `filter`, `select`, `drop`, `rename`, `with_column` and `limit` steps over the
+    /// Compiles `filter`, `select`, `drop`, `rename`, `with_column`, `explode` and `limit` steps over the
     /// columns of `input`. Each step comes with its index in the plan, which errors name.
     ///
     /// # Errors
@@ -105,85 +107,87 @@ impl Relation {
     }
 
     fn compile_here(input: &SchemaRef, steps: &[(usize, Step)]) -> Result<Self> {
-        let mut compiler = Compiler::new(input)?;
-        for (index, step) in steps {
-            let place = format!("steps[{index}].{}", step.name());
-            compiler.step(&place, step).map_err(|e| e.at_place(place.as_str()))?;
-        }
-        let Compiler { columns, ops, steps, prunable, .. } = compiler;
-        let outputs: Vec<(FieldRef, usize)> =
-            columns.into_iter().map(|c| (c.field, c.slot)).collect();
+        let Compiled { outputs, ops, steps, prunable } = Compiled::new(input, steps)?;
+        let computed = ops
+            .iter()
+            .filter_map(|op| match op {
+                Op::Compute(slot, e) => Some((*slot, Arc::clone(&e.field))),
+                Op::Explode(e) => Some((e.slot, Arc::clone(&e.field))),
+                Op::Filter(_) | Op::Limit(_) => None,
+            })
+            .collect();
         let pruner = Pruner::new(&prunable, input);
-        let source = Source { input: Arc::clone(input), ops, steps, pruner };
-        let ops = source.ops.clone();
-        Ok(Self::lower(Arc::new(source), ops, &outputs))
+        let source = Source { input: Arc::clone(input), computed, steps, pruner };
+        Ok(Self::lower(Arc::new(source), &ops, &outputs, false))
     }
 
-    /// Cuts the program at its limits and keeps in each part what is needed behind it.
-    fn lower(source: Arc<Source>, ops: Vec<Op>, outputs: &[(FieldRef, usize)]) -> Self {
-        let has_filter = ops.iter().any(|op| matches!(op, Op::Filter(_)));
-        let has_limit = ops.iter().any(|op| matches!(op, Op::Limit(_)));
-        let width = source.input.fields().len();
+    /// Cuts the program at its limits and explodes, and keeps in each part what is needed behind it.
+    /// `passed` says that it begins with what another program passes on.
+    fn lower(source: Arc<Source>, ops: &[Op], outputs: &[(FieldRef, usize)], passed: bool) -> Self {
+        let metadata = source.input.metadata().clone();
         let mut segments = Vec::new();
         let mut needed: BTreeSet<usize> = outputs.iter().map(|(_, slot)| *slot).collect();
         let mut outputs = outputs.to_vec();
-        let mut limit = None;
         let mut part = Vec::new();
-        let metadata = source.input.metadata().clone();
-        // The name and type of a slot within a batch that passes from one segment to the next.
-        let field_of = |slot: usize| -> FieldRef {
-            if slot < width {
-                return Arc::new(source.input.field(slot).clone());
-            }
-            let computed = source.ops.iter().find_map(|op| match op {
-                Op::Compute(s, e) if *s == slot => Some(Arc::clone(&e.field)),
-                _ => None,
-            });
-            computed.unwrap_or_else(|| Arc::new(Field::new("", DataType::Null, true)))
-        };
-        // Slots between segments are named by number: two may have had the same name in turn.
-        let passed = |slots: &BTreeSet<usize>| -> Vec<(FieldRef, usize)> {
-            slots
-                .iter()
-                .map(|s| (Arc::new(field_of(*s).as_ref().clone().with_name(format!("#{s}"))), *s))
-                .collect()
-        };
+        let (mut explode, mut limit) = (None, None);
         let mut close = |part: &mut Vec<Op>,
                          inputs: Vec<(FieldRef, usize)>,
                          outputs: Vec<(FieldRef, usize)>,
+                         explode,
                          limit| {
             part.reverse();
             let program = Program::new(std::mem::take(part), inputs, outputs, metadata.clone());
-            segments.push(Segment { program: Arc::new(program), limit });
+            segments.push(Segment { program: Arc::new(program), explode, limit });
         };
-        for op in ops.into_iter().rev() {
+        for op in ops.iter().rev() {
             match op {
                 Op::Limit(n) => {
-                    let inputs = passed(&needed);
+                    let inputs = source.passed(&needed);
+                    let outputs = std::mem::replace(&mut outputs, inputs.clone());
+                    close(&mut part, inputs, outputs, explode.take(), limit.replace(*n));
+                }
+                Op::Explode(e) => {
+                    let inputs = source.passed(&needed);
+                    let before: BTreeSet<usize> =
+                        needed.iter().copied().filter(|s| *s != e.slot).chain([e.list]).collect();
+                    let schema = inputs.iter().map(|(f, _)| Arc::clone(f)).collect::<Vec<_>>();
+                    let place = |slot: &usize| before.iter().position(|s| s == slot);
+                    let step = Explode {
+                        list: place(&e.list).unwrap_or(0),
+                        columns: needed.iter().map(place).collect(),
+                        schema: Arc::new(Schema::new(schema)),
+                        place: e.place.clone(),
+                    };
+                    needed = before;
+                    let outputs = std::mem::replace(&mut outputs, source.passed(&needed));
                     close(
                         &mut part,
-                        inputs.clone(),
-                        std::mem::replace(&mut outputs, inputs),
-                        limit,
+                        inputs,
+                        outputs,
+                        explode.replace(Arc::new(step)),
+                        limit.take(),
                     );
-                    limit = Some(n);
                 }
                 Op::Compute(slot, e) => {
-                    if needed.remove(&slot) {
+                    if needed.remove(slot) {
                         needed.extend(e.inputs.iter().copied());
-                        part.push(Op::Compute(slot, e));
+                        part.push(op.clone());
                     }
                 }
                 Op::Filter(e) => {
                     needed.extend(e.inputs.iter().copied());
-                    part.push(Op::Filter(e));
+                    part.push(op.clone());
                 }
             }
         }
-        let inputs = needed.iter().map(|s| (field_of(*s), *s)).collect();
-        close(&mut part, inputs, outputs, limit);
+        let inputs = if passed {
+            source.passed(&needed)
+        } else {
+            needed.iter().map(|s| (source.field_of(*s), *s)).collect()
+        };
+        close(&mut part, inputs, outputs, explode, limit);
         segments.reverse();
-        Self { source, segments: segments.into(), has_filter, has_limit }
+        Self { source, ops: ops.into(), segments: segments.into() }
     }
 
     /// The columns of the input that are really needed, in the input's order. If none is needed,
@@ -202,19 +206,24 @@ impl Relation {
         self.segments.last().map_or_else(|| Arc::new(Schema::empty()), Segment::schema)
     }
 
-    /// The segments, at least one. The last has no limit.
+    /// The segments, at least one. The last has no limit and no explode.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
     /// Whether a filter decides which rows pass.
     pub fn has_filter(&self) -> bool {
-        self.has_filter
+        self.ops.iter().any(|op| matches!(op, Op::Filter(_)))
     }
 
     /// Whether a limit decides which rows pass.
     pub fn has_limit(&self) -> bool {
-        self.has_limit
+        self.ops.iter().any(|op| matches!(op, Op::Limit(_)))
+    }
+
+    /// Whether a row may become several.
+    pub fn multiplies(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Explode(_)))
     }
 
     /// Whether every row passes and no column is computed.
@@ -223,20 +232,40 @@ impl Relation {
     }
 
     /// The part that decides which rows pass, with the columns that this needs and no columns in
-    /// its result: a loader builds its row index from it. None if every row passes.
+    /// its result: a loader builds its row index from it. None if every row passes, once.
     pub fn row_filter(&self) -> Option<Self> {
-        if !self.has_filter && !self.has_limit {
-            return None;
-        }
-        Some(Self::lower(Arc::clone(&self.source), self.source.ops.clone(), &[]))
+        let decides = self.has_filter() || self.has_limit() || self.multiplies();
+        decides.then(|| Self::lower(Arc::clone(&self.source), &self.ops, &[], false))
     }
 
     /// The part that computes the columns of the result, for rows that are known to pass.
     pub fn projection(&self) -> Self {
-        let ops =
-            self.source.ops.iter().filter(|op| matches!(op, Op::Compute(..))).cloned().collect();
+        let ops: Vec<Op> =
+            self.ops.iter().filter(|op| matches!(op, Op::Compute(..))).cloned().collect();
         let outputs = self.segments.last().map_or_else(Vec::new, |s| s.program.outputs().to_vec());
-        Self::lower(Arc::clone(&self.source), ops, &outputs)
+        Self::lower(Arc::clone(&self.source), &ops, &outputs, false)
+    }
+
+    /// Takes the relation apart at its first explode, for a caller who reads rows in an order of its own
+    /// and makes items of them piece by piece. None where no row is multiplied.
+    pub fn split(&self) -> Option<Split> {
+        let at = self.ops.iter().position(|op| matches!(op, Op::Explode(_)))?;
+        let (before, behind) = self.ops.split_at(at);
+        let outputs = self.segments.last().map_or_else(Vec::new, |s| s.program.outputs().to_vec());
+        let items = Self::lower(Arc::clone(&self.source), behind, &outputs, true);
+        let first = items.segments.first()?;
+        let list = first.explode.as_ref()?.list;
+        let between = first.program.outputs().to_vec();
+        let rows = Self::lower(Arc::clone(&self.source), before, &between, false);
+        Some(Split { rows, items, list })
+    }
+
+    /// Applies the relation to a batch that is independent of all others: there is no limit.
+    ///
+    /// # Errors
+    /// As [`Segment::apply`].
+    pub fn apply(&self, batch: &RecordBatch) -> Result<Applied> {
+        self.cursor().push(batch)
     }
 
     /// The steps in words, in order.
@@ -249,9 +278,31 @@ impl Relation {
         Cursor { left: self.segments.iter().map(|s| s.limit).collect(), relation: self.clone() }
     }
 
-    /// The pruning predicate of the filters before the first limit.
+    /// The pruning predicate of the filters before the first limit or explode.
     pub(crate) fn pruner(&self) -> Option<&Pruner> {
-        if self.has_filter { self.source.pruner.as_ref() } else { None }
+        if self.has_filter() { self.source.pruner.as_ref() } else { None }
+    }
+}
+
+impl Source {
+    fn field_of(&self, slot: usize) -> FieldRef {
+        match self.input.fields().get(slot) {
+            Some(field) => Arc::clone(field),
+            None => self
+                .computed
+                .get(&slot)
+                .map_or_else(|| Arc::new(Field::new("", DataType::Null, true)), Arc::clone),
+        }
+    }
+
+    /// Slots in a batch between two segments: named by number, for two may have had the same name in
+    /// turn.
+    fn passed(&self, slots: &BTreeSet<usize>) -> Vec<(FieldRef, usize)> {
+        let field = |slot: &usize| {
+            let named = self.field_of(*slot).as_ref().clone().with_name(format!("#{slot}"));
+            (Arc::new(named), *slot)
+        };
+        slots.iter().map(field).collect()
     }
 }
 
@@ -267,6 +318,11 @@ impl Segment {
         self.limit
     }
 
+    /// Whether the segment ends by multiplying rows.
+    fn explodes(&self) -> bool {
+        self.explode.is_some()
+    }
+
     /// The schema of the batches that this segment expects.
     pub fn input_schema(&self) -> SchemaRef {
         self.program.input_schema()
@@ -274,10 +330,25 @@ impl Segment {
 
     /// The schema of the batches that this segment gives.
     pub fn schema(&self) -> SchemaRef {
-        self.program.output_schema()
+        match &self.explode {
+            Some(explode) => Arc::clone(&explode.schema),
+            None => self.program.output_schema(),
+        }
     }
 
-    /// Filters and computes one batch. Columns are found by name; others may be present. The limit
+    fn run(&self, batch: &RecordBatch) -> Result<Applied> {
+        let mut applied = self.program.apply(batch)?;
+        if let Some(explode) = &self.explode {
+            let (items, rows) = explode
+                .apply(&applied.batch)
+                .map_err(|e| e.map_row(|row| kept_row(applied.kept.as_ref(), row)))?;
+            applied.kept = Some(compose(applied.kept.as_ref(), rows));
+            applied.batch = items;
+        }
+        Ok(applied)
+    }
+
+    /// Filters, computes and multiplies one batch. Columns are found by name; others may be present. The limit
     /// is the caller's to apply ([`Cursor`] does).
     ///
     /// # Errors
@@ -285,12 +356,12 @@ impl Segment {
     /// place and the first such row, counted within the batch: [`Error::map_row`] turns it into the
     /// row of the file.
     pub fn apply(&self, batch: &RecordBatch) -> Result<Applied> {
-        let mut result = self.program.apply(batch);
+        let mut result = self.run(batch);
         // An expression fails at its first bad row, but one further on in the program may fail at
         // an earlier row: that one comes first however the rows are cut into batches.
         while let Err(error) = &result {
             let Some(before) = rows_before(error, batch) else { break };
-            match self.program.apply(&before) {
+            match self.run(&before) {
                 Ok(_) => break,
                 earlier => result = earlier,
             }
@@ -336,14 +407,11 @@ impl Cursor {
     fn run(&mut self, batch: &RecordBatch) -> Result<Applied> {
         let mut batch = batch.clone();
         let mut kept: Option<UInt32Array> = None;
+        let mut index: Option<UInt32Array> = None;
         for (segment, left) in self.relation.segments.iter().zip(&mut self.left) {
             let rows_in = batch.num_rows();
-            let mut applied = segment.apply(&batch).map_err(|e| {
-                e.map_row(|row| {
-                    let before = kept.as_ref().and_then(|k| k.values().get(row as usize));
-                    before.map_or(row, |r| u64::from(*r))
-                })
-            })?;
+            let mut applied =
+                segment.apply(&batch).map_err(|e| e.map_row(|row| kept_row(kept.as_ref(), row)))?;
             if let Some(n) = left {
                 let rows = applied.batch.num_rows() as u64;
                 if rows > *n {
@@ -356,20 +424,18 @@ impl Cursor {
                 }
                 *n -= rows.min(*n);
             }
-            kept = match (kept, applied.kept) {
-                (before, None) => before,
-                (None, now) => now,
-                (Some(before), Some(now)) => Some(
-                    now.values()
-                        .iter()
-                        .filter_map(|i| before.values().get(*i as usize))
-                        .copied()
-                        .collect(),
-                ),
-            };
+            if let Some(now) = applied.kept {
+                if !segment.explodes() {
+                    index = index.map(|index| compose(Some(&index), now.clone()));
+                }
+                kept = Some(compose(kept.as_ref(), now));
+            }
+            if segment.explodes() {
+                index = kept.as_ref().map(numbered);
+            }
             batch = applied.batch;
         }
-        Ok(Applied { batch, kept })
+        Ok(Applied { batch, kept, index })
     }
 
     /// Whether a limit is used up: no further batch can give a row, so the upstream can stop.
@@ -378,248 +444,37 @@ impl Cursor {
     }
 }
 
-impl Compiler {
-    fn new(input: &SchemaRef) -> Result<Self> {
-        let mut seen = BTreeSet::new();
-        for field in input.fields() {
-            if !seen.insert(field.name().as_str()) {
-                return Err(Error::new(
-                    ErrorKind::Schema,
-                    format!("the column {:?} is there twice", field.name()),
-                )
-                .in_column(field.name().as_str())
-                .with_hint(
-                    "columns are found by name; rename one of the two where the file is written",
-                ));
-            }
-        }
-        let columns = input
-            .fields()
-            .iter()
-            .enumerate()
-            .map(|(slot, f)| Visible { field: Arc::clone(f), slot })
-            .collect();
-        let meaning = input
-            .fields()
-            .iter()
-            .map(|f| Some(Expr::Column(ColumnName::new_unqualified(f.name().as_str()))))
-            .collect();
-        Ok(Self {
-            input: Arc::clone(input),
-            columns,
-            meaning,
-            ops: Vec::new(),
-            steps: Vec::new(),
-            prunable: Vec::new(),
-            limited: false,
-        })
-    }
-
-    fn step(&mut self, place: &str, step: &Step) -> Result<()> {
-        match step {
-            Step::Filter(sql) => self.filter(place, sql),
-            Step::WithColumn { name, expr } => self.with_column(place, name, expr),
-            Step::Select(names) => {
-                self.unique(names)?;
-                self.columns =
-                    names.iter().map(|n| self.find(n).cloned()).collect::<Result<_>>()?;
-                self.note(place, names.join(", "));
-                Ok(())
-            }
-            Step::Drop(names) => {
-                self.unique(names)?;
-                for name in names {
-                    self.find(name)?;
-                }
-                self.columns.retain(|c| !names.contains(c.field.name()));
-                self.note(place, names.join(", "));
-                Ok(())
-            }
-            Step::Rename(pairs) => self.rename(place, pairs),
-            Step::Limit(n) => {
-                self.ops.push(Op::Limit(*n));
-                self.limited = true;
-                self.note(place, n.to_string());
-                Ok(())
-            }
-            other => Err(Error::internal(format!("{} is not a relational step", other.name()))),
-        }
-    }
-
-    fn note(&mut self, place: &str, text: String) {
-        self.steps.push(StepText { place: place.to_owned(), text, pruned_by: None });
-    }
-
-    fn find(&self, name: &str) -> Result<&Visible> {
-        self.columns.iter().find(|c| c.field.name() == name).ok_or_else(|| {
-            Error::invalid(format!("there is no column {name:?}")).with_hint(suggest::hint(
-                name,
-                self.columns.iter().map(|c| c.field.name().as_str()),
-            ))
-        })
-    }
-
-    fn unique(&self, names: &[String]) -> Result<()> {
-        let mut seen = BTreeSet::new();
-        match names.iter().find(|n| !seen.insert(n.as_str())) {
-            Some(twice) => Err(Error::invalid(format!("the column {twice:?} is named twice"))),
-            None => Ok(()),
-        }
-    }
-
-    fn schema(&self) -> Schema {
-        Schema::new(self.columns.iter().map(|c| Arc::clone(&c.field)).collect::<Vec<_>>())
-    }
-
-    /// An expression of the current step in terms of the input's columns, if that stays small.
-    fn meaning_of(&self, expr: &Expr) -> Option<Expr> {
-        let mut small = true;
-        let inlined = expr
-            .clone()
-            .transform_up(|e| match &e {
-                Expr::Column(c) => {
-                    let slot =
-                        self.columns.iter().find(|v| *v.field.name() == c.name).map(|v| v.slot);
-                    match slot.and_then(|s| self.meaning.get(s)).cloned().flatten() {
-                        Some(meaning) => Ok(Transformed::yes(meaning)),
-                        None => {
-                            small = false;
-                            Ok(Transformed::no(e))
-                        }
-                    }
-                }
-                _ => Ok(Transformed::no(e)),
-            })
-            .ok()?
-            .data;
-        (small && crate::predicate::size(&inlined) <= MEANING).then_some(inlined)
-    }
-
-    fn evaluated(&self, place: &str, sql: &str) -> Result<(Evaluated, Expr, Vec<usize>)> {
-        let planned = plan(sql, &self.schema())?;
-        let slots =
-            planned.inputs.iter().filter_map(|i| self.columns.get(*i)).map(|c| c.slot).collect();
-        let evaluated = Evaluated {
-            text: explain::compiled(&planned.physical),
-            expr: planned.physical,
-            inputs: slots,
-            schema: planned.schema,
-            field: planned.field,
-            place: place.to_owned(),
-        };
-        Ok((evaluated, planned.logical, planned.inputs))
-    }
-
-    fn filter(&mut self, place: &str, sql: &str) -> Result<()> {
-        let (evaluated, logical, _) = self.evaluated(place, sql)?;
-        let dtype = evaluated.field.data_type();
-        if *dtype != DataType::Boolean {
-            let message = format!("the filter gives {}, not a boolean", type_name(dtype));
-            let hint = match dtype {
-                DataType::Null => {
-                    "NULL is never true; a test for null is written x IS NULL".to_owned()
-                }
-                d if d.is_numeric() => {
-                    format!("compare it with something, e.g. {} > 0", sql.trim())
-                }
-                _ => format!("compare it with something, e.g. {} IS NOT NULL", sql.trim()),
-            };
-            return Err(at_spot(ErrorKind::InvalidInput, message, sql, None).with_hint(hint));
-        }
-        self.note(place, evaluated.text.clone());
-        if !self.limited
-            && let Some(meaning) = self.meaning_of(&logical)
-        {
-            if let Some(step) = self.steps.last_mut() {
-                step.pruned_by =
-                    Pruner::new(std::slice::from_ref(&meaning), &self.input).map(|p| p.to_string());
-            }
-            self.prunable.push(meaning);
-        }
-        self.ops.push(Op::Filter(Arc::new(evaluated)));
-        Ok(())
-    }
-
-    fn with_column(&mut self, place: &str, name: &str, sql: &str) -> Result<()> {
-        let (mut evaluated, logical, inputs) = self.evaluated(place, sql)?;
-        self.note(place, format!("{name} = {}", evaluated.text));
-        let column = match (&logical, inputs.as_slice()) {
-            // A column under another name is the same slot, not a copy.
-            (Expr::Column(_), [one]) => {
-                let Some(source) = self.columns.get(*one) else {
-                    return Err(Error::internal("a planned column is out of range"));
-                };
-                Visible {
-                    field: Arc::new(source.field.as_ref().clone().with_name(name)),
-                    slot: source.slot,
-                }
-            }
-            _ => {
-                let slot = self.meaning.len();
-                let field = Arc::new(evaluated.field.as_ref().clone().with_name(name));
-                evaluated.field = Arc::clone(&field);
-                self.meaning.push(self.meaning_of(&logical));
-                self.ops.push(Op::Compute(slot, Arc::new(evaluated)));
-                Visible { field, slot }
-            }
-        };
-        match self.columns.iter_mut().find(|c| c.field.name() == name) {
-            Some(old) => *old = column,
-            None => self.columns.push(column),
-        }
-        Ok(())
-    }
-
-    fn rename(&mut self, place: &str, pairs: &[(String, String)]) -> Result<()> {
-        self.unique(&pairs.iter().map(|(old, _)| old.clone()).collect::<Vec<_>>())?;
-        for (old, _) in pairs {
-            self.find(old)?;
-        }
-        let mut columns = self.columns.clone();
-        for column in &mut columns {
-            if let Some((_, new)) = pairs.iter().find(|(old, _)| old == column.field.name()) {
-                column.field = Arc::new(column.field.as_ref().clone().with_name(new.as_str()));
-            }
-        }
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = columns.iter().find(|c| !seen.insert(c.field.name().as_str())) {
-            let name = twice.field.name();
-            return Err(Error::invalid(format!(
-                "after renaming, two columns would be called {name:?}"
-            ))
-            .with_hint(format!("drop or rename the other {name:?} first")));
-        }
-        self.columns = columns;
-        self.note(
-            place,
-            pairs.iter().map(|(old, new)| format!("{old} to {new}")).collect::<Vec<_>>().join(", "),
-        );
-        Ok(())
-    }
-}
-
-/// Runs the compiler on a thread with room for its recursion: the parser and the planner take tens
-/// of kilobytes per level of an expression where they are not optimised, and the caller may be a
-/// worker thread with a stack of 2 MiB. Pages of the stack that are not touched cost nothing.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
-    const STACK: usize = 64 << 20;
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("forebay-compile".to_owned())
-            .stack_size(STACK)
-            .spawn_scoped(scope, work)
-            .map_err(|e| {
-                Error::new(ErrorKind::Resource, "cannot start a thread to compile the steps")
-                    .with_source(e)
-            })?;
-        thread.join().map_err(|_| Error::internal("the compiler of SQL expressions panicked"))
-    })
-}
-
 /// The rows of a batch before the one that an error names.
 fn rows_before(error: &Error, batch: &RecordBatch) -> Option<RecordBatch> {
     let row = usize::try_from(error.location().row?).ok()?;
     (row < batch.num_rows()).then(|| batch.slice(0, row))
+}
+
+/// What an earlier step made of the row that a later one names.
+fn kept_row(kept: Option<&UInt32Array>, row: u64) -> u64 {
+    let before = kept.and_then(|k| k.values().get(row as usize));
+    before.map_or(row, |r| u64::from(*r))
+}
+
+/// Row numbers of a later step, as those of the rows before an earlier one.
+fn compose(before: Option<&UInt32Array>, now: UInt32Array) -> UInt32Array {
+    match before {
+        None => now,
+        Some(before) => {
+            now.values().iter().filter_map(|i| before.values().get(*i as usize)).copied().collect()
+        }
+    }
+}
+
+/// For each row its number among its neighbours that come from the same one.
+fn numbered(kept: &UInt32Array) -> UInt32Array {
+    let mut last = None;
+    let mut n = 0;
+    let number = |row: &u32| {
+        n = if last.replace(*row) == Some(*row) { n + 1 } else { 0 };
+        n
+    };
+    kept.values().iter().map(number).collect()
 }
 
 /// Filters an array of row numbers by a mask of the same length.

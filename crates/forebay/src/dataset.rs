@@ -105,6 +105,12 @@ impl Dataset {
         self.step(Step::WithColumn { name: name.into(), expr: expr.into() })
     }
 
+    /// Gives a row for each element of a column of lists, the other columns repeated. A row whose list is
+    /// null or empty gives none.
+    pub fn explode(&self, column: impl Into<String>) -> Result<Self> {
+        self.step(Step::Explode(column.into()))
+    }
+
     /// Keeps the first rows.
     pub fn limit(&self, rows: u64) -> Result<Self> {
         self.step(Step::Limit(rows))
@@ -127,11 +133,14 @@ impl Dataset {
         output_schema(&outputs, &self.pipeline.schema())
     }
 
-    /// The number of rows. From the footers alone where no step leaves rows out; otherwise the
-    /// columns of the filters are read. `tick` may stop it.
+    /// The number of rows. From the footers alone where no step leaves rows out or multiplies them;
+    /// otherwise the columns that decide are read. `tick` may stop it.
     pub fn count_with(&self, budget: &ByteBudget, tick: impl FnMut() -> Result<()>) -> Result<u64> {
         let stats = Arc::new(Stats::default());
         let account = budget.open(budget.limit(), 0);
+        if self.pipeline.split.is_some() {
+            return index::count_items(&self.pipeline, account, machine::cpus(), &stats, tick);
+        }
         index::build(&self.pipeline, account, machine::cpus(), &stats, tick)
             .map(|sets| sets.total())
     }

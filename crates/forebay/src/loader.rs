@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use forebay_core::sync::lock;
-use forebay_core::{ByteBudget, Error, Result};
-use forebay_exec::{EpochRun, LoaderConfig, OutputOptions, Share, Stats};
+use forebay_core::{ByteBudget, Error, ErrorKind, Result};
+use forebay_exec::{Delivered, EpochRun, LoaderConfig, OutputOptions, Share, Stats};
 use forebay_feed::Batch;
-use forebay_plan::schedule::{DEFAULT_MIX, Schedule, ScheduleSpec};
-use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId};
+use forebay_plan::schedule::{DEFAULT_MIX, LaneProgress, Schedule, ScheduleSpec};
+use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, StateProgress};
 
 use crate::dataset::Dataset;
 use crate::position::{Place, Position, Turn};
@@ -51,6 +51,7 @@ impl Loader {
         tick: Tick<'_>,
     ) -> Result<Self> {
         options.validate()?;
+        options.check_counts(dataset.plan())?;
         if options.pin_memory == Some(true) {
             tracing::warn!(
                 "pin_memory: there is no CUDA device here; batches stay in ordinary memory"
@@ -100,6 +101,7 @@ impl Loader {
                 lanes: options.lanes,
                 window: options.window,
                 mix: DEFAULT_MIX,
+                steps: options.steps,
             },
             outputs: OutputOptions {
                 arrow: options.format == Format::Arrow,
@@ -125,7 +127,7 @@ impl Loader {
         Arc::clone(&lock(&self.0.current))
     }
 
-    /// Steps of one whole epoch.
+    /// Steps of one whole epoch, or iteration over streams.
     pub fn len(&self) -> u64 {
         self.current().schedule().steps()
     }
@@ -166,8 +168,27 @@ impl Loader {
     }
 
     /// Chooses the epoch that the next [`Self::iter`] delivers. A loaded position in that epoch stays.
-    pub fn set_epoch(&self, epoch: u64) {
-        lock(&self.0.position).set_epoch(epoch);
+    ///
+    /// # Errors
+    /// Another epoch than the current one, where rows are multiplied: each iteration begins where the one
+    /// before ended, so that one in the middle can only be entered through a state.
+    pub fn set_epoch(&self, epoch: u64) -> Result<()> {
+        let mut position = lock(&self.0.position);
+        let now = position.now().epoch;
+        if self.streams() && epoch != now {
+            return Err(Error::invalid(format!(
+                "iteration {now} is next, and another one of a stream can only be entered through a state"
+            ))
+            .at_place(format!("set_epoch({epoch})"))
+            .with_hint("load the state that was saved in it with load_state_dict(), or leave set_epoch out: each iteration goes on where the one before ended"));
+        }
+        position.set_epoch(epoch);
+        Ok(())
+    }
+
+    /// Whether lanes are endless streams, because the plan multiplies rows.
+    pub fn streams(&self) -> bool {
+        self.0.options.steps.is_some()
     }
 
     /// Takes another place among the processes, where it was not known when the loader was made.
@@ -178,6 +199,11 @@ impl Loader {
     pub fn set_world(&self, rank: u64, world_size: u64) -> Result<()> {
         let global_batch = global_batch(&self.0.options, world_size)?;
         let mut current = lock(&self.0.current);
+        if self.streams() && !lock(&self.0.position).now().delivered.lanes.is_empty() {
+            return Err(Error::invalid("the lanes of this loader are on their way")
+                .at_place("loader()")
+                .with_hint("give rank and world size before the first batch or state"));
+        }
         let spec = current.schedule().spec().clone();
         *current =
             Arc::new(current.with(ScheduleSpec { rank, world_size, global_batch, ..spec })?);
@@ -185,18 +211,27 @@ impl Loader {
     }
 
     /// The position: what was delivered, not what was prefetched. Every rank that has made the same
-    /// number of steps has the same state, and a rank of any world size may load it.
+    /// number of steps has the same state, and a rank of any world size may load it; where rows are
+    /// multiplied, a rank has its own lanes, and [`crate::merge_states`] puts the ranks' together.
     pub fn state(&self) -> LoaderState {
-        let at = lock(&self.0.position).now();
+        let at = lock(&self.0.position).now().clone();
         let current = self.current();
         let (schedule, pipeline) = (current.schedule(), current.pipeline());
+        let progress = if self.streams() {
+            StateProgress::Stream {
+                steps: at.delivered.count,
+                lanes: lanes(schedule, at.delivered.lanes).to_vec(),
+            }
+        } else {
+            StateProgress::Samples(at.delivered.count)
+        };
         LoaderState {
             snapshot: *self.0.snapshot.get_or_init(|| pipeline.dataset.id()),
             plan: pipeline.plan.hash(),
             shuffle: schedule.spec().shuffle,
             seed: schedule.spec().seed,
             epoch: at.epoch,
-            samples: at.samples,
+            progress,
             finished: at.finished,
             global_batch: schedule.spec().global_batch,
             lanes: schedule.lanes(),
@@ -205,31 +240,44 @@ impl Loader {
     }
 
     /// The next [`Self::iter`] goes on from a state. Its lanes and window hold from then on; the batch
-    /// size may be another one.
+    /// size may be another one, unless rows are multiplied.
     ///
     /// # Errors
-    /// A state of another dataset, plan, shuffle or seed, or of a place that the epoch does not have.
-    /// The loader is then as it was.
+    /// A state of another dataset, plan, shuffle or seed, or of a place that the epoch does not have; one
+    /// that lacks a lane of this rank. The loader is then as it was.
     pub fn load_state(&self, state: &LoaderState) -> Result<()> {
         state.check_fits(&self.state())?;
         let mut current = lock(&self.0.current);
-        let schedule = current.schedule();
-        if state.samples > schedule.rows() {
-            return Err(Error::invalid(format!(
-                "the state has {} samples of an epoch, and an epoch has {}",
-                state.samples,
-                schedule.rows()
-            ))
-            .at_place("load_state_dict(...)")
-            .with_hint("give what loader.state_dict() gave, unchanged"));
-        }
+        let mut schedule = Arc::clone(current.schedule());
+        let mut other = None;
         if (schedule.lanes(), schedule.window()) != (state.lanes, state.window) {
             let (lanes, window) = (Some(state.lanes), Some(state.window));
             let spec = ScheduleSpec { lanes, window, ..schedule.spec().clone() };
-            *current = Arc::new(current.with(spec)?);
+            let laid_out = current.with(spec)?;
+            schedule = Arc::clone(laid_out.schedule());
+            other = Some(laid_out);
         }
-        let (epoch, samples, finished) = (state.epoch, state.samples, state.finished);
-        lock(&self.0.position).load(Place { epoch, samples, finished });
+        let delivered = match &state.progress {
+            StateProgress::Samples(n) => in_an_epoch(&schedule, *n),
+            StateProgress::Stream { steps, lanes } => {
+                in_streams(&schedule, state.global_batch, *steps, lanes)
+            }
+        };
+        let delivered = match delivered {
+            Ok(delivered) => delivered,
+            Err(e) => {
+                // Laying it out has told the budget; tell it again what holds.
+                if other.is_some() {
+                    current.with(current.schedule().spec().clone())?;
+                }
+                return Err(e);
+            }
+        };
+        if let Some(other) = other {
+            *current = Arc::new(other);
+        }
+        let (epoch, finished) = (state.epoch, state.finished);
+        lock(&self.0.position).load(Place { epoch, delivered, finished });
         Ok(())
     }
 
@@ -244,9 +292,23 @@ impl Loader {
     pub fn iter_share(&self, share: Share) -> Result<Epoch> {
         let current = self.current();
         self.0.said.call_once(|| tell_shared_lanes(current.schedule()));
+        let schedule = current.schedule();
+        if self.streams() && share != Share::ALL {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "several workers cannot share the steps of a stream: which rows a step has shows only when those before it are made",
+            )
+            .at_place("loader.as_torch()")
+            .with_hint("use num_workers=0 or 1, or the loader itself: its threads do the work"));
+        }
         let (turn, at) = lock(&self.0.position).begin();
-        let samples = if at.finished { current.schedule().rows() } else { at.samples };
-        let run = current.epoch(at.epoch, samples, share)?;
+        let mut from = at.delivered;
+        if self.streams() {
+            from.lanes = lanes(schedule, from.lanes);
+        } else if at.finished {
+            from.count = schedule.rows();
+        }
+        let run = current.epoch(at.epoch, from, share)?;
         Ok(Epoch { run: Some(run), loader: self.clone(), number: at.epoch, turn })
     }
 }
@@ -269,6 +331,72 @@ fn tell_shared_lanes(schedule: &Schedule) {
             },
         );
     }
+}
+
+/// This rank's lanes: where they are, or at the beginning of all.
+fn lanes(schedule: &Schedule, at: Arc<[LaneProgress]>) -> Arc<[LaneProgress]> {
+    if at.is_empty() { schedule.rank_lanes().map(LaneProgress::new).collect() } else { at }
+}
+
+fn wrong_place(message: String) -> Error {
+    Error::invalid(message)
+        .at_place("load_state_dict(...)")
+        .with_hint("give what loader.state_dict() gave, unchanged")
+}
+
+/// A place in an epoch whose samples are known.
+fn in_an_epoch(schedule: &Schedule, samples: u64) -> Result<Delivered> {
+    if samples > schedule.rows() {
+        return Err(wrong_place(format!(
+            "the state has {samples} samples of an epoch, and an epoch has {}",
+            schedule.rows()
+        )));
+    }
+    Ok(Delivered { count: samples, ..Delivered::default() })
+}
+
+/// A place in an iteration over streams: that of every lane of this rank.
+fn in_streams(
+    schedule: &Schedule,
+    batch: u64,
+    steps: u64,
+    lanes: &[LaneProgress],
+) -> Result<Delivered> {
+    if batch != schedule.spec().global_batch {
+        return Err(Error::invalid(format!(
+            "the state was saved with a global batch of {batch}, and the loader has {}",
+            schedule.spec().global_batch
+        ))
+        .at_place("load_state_dict(...)")
+        .with_hint("where rows are multiplied, go on with the same global_batch_size"));
+    }
+    if steps > schedule.steps() {
+        return Err(wrong_place(format!(
+            "the state has {steps} steps of an iteration, and an iteration has {}",
+            schedule.steps()
+        ))
+        .with_better_hint("give loader() the steps= that the state was saved with"));
+    }
+    let own = schedule.rank_lanes().map(|lane| {
+        let found = lanes.iter().find(|at| at.lane == lane).copied();
+        let at = found.ok_or_else(|| {
+            Error::invalid(format!(
+                "the state has no lane {lane}, and rank {} of {} has lanes {} to {}",
+                schedule.spec().rank,
+                schedule.spec().world_size,
+                schedule.rank_lanes().start,
+                schedule.rank_lanes().end - 1
+            ))
+            .at_place("load_state_dict(...)")
+            .with_hint("it is the state of another rank: merge those of all ranks with forebay.merge_states([...]), and load the result on every rank")
+        })?;
+        let rows = schedule.lane_rows(lane);
+        match at.begin.row.max(at.next.row) {
+            row if row < rows => Ok(at),
+            row => Err(wrong_place(format!("the state is at row {row} of lane {lane}, which has {rows}"))),
+        }
+    });
+    Ok(Delivered { count: steps, lanes: own.collect::<Result<_>>()? })
 }
 
 fn global_batch(options: &LoaderOptions, world_size: u64) -> Result<u64> {
@@ -300,8 +428,8 @@ impl Epoch {
         });
         match next {
             Some(Ok(batch)) => {
-                let (samples, finished) = (run.samples(), run.finished());
-                lock(&self.loader.0.position).delivered(self.turn, samples, finished);
+                let (delivered, finished) = (run.delivered(), run.finished());
+                lock(&self.loader.0.position).delivered(self.turn, delivered, finished);
                 Some(Ok(batch))
             }
             Some(Err(e)) => {

@@ -24,7 +24,9 @@ fn source() -> Vec<(String, ColumnKind)> {
 enum Term {
     Source(String),
     Expr(Vec<Term>),
-    Image(Box<Term>, u32),
+    /// What it is decoded from, its first operator, and whether rows were multiplied before.
+    Image(Box<Term>, u32, bool),
+    Element(Box<Term>),
     Stack(Vec<Term>),
 }
 
@@ -33,6 +35,7 @@ enum Term {
 enum Rows {
     Filter(Vec<Term>),
     Limit(u64),
+    Explode(Term),
 }
 
 #[derive(Clone)]
@@ -48,6 +51,7 @@ struct Reference {
     columns: Vec<Column>,
     rows: Vec<Rows>,
     operators: u32,
+    multiplied: bool,
 }
 
 /// Why a step is refused; the reference needs no more.
@@ -61,7 +65,8 @@ impl Reference {
             name,
             kind: Some(kind),
         };
-        Self { columns: source().into_iter().map(column).collect(), rows: vec![], operators: 0 }
+        let columns = source().into_iter().map(column).collect();
+        Self { columns, rows: vec![], operators: 0, multiplied: false }
     }
 
     fn at(&self, name: &str) -> Result<usize, Refused> {
@@ -87,6 +92,18 @@ impl Reference {
         match step {
             Step::Filter(expr) => self.rows.push(Rows::Filter(self.terms(expr)?)),
             Step::Limit(n) => self.rows.push(Rows::Limit(*n)),
+            Step::Explode(name) => {
+                let i = self.at(name)?;
+                let between = |c: &Column| matches!(c.term, Term::Image(_, _, true));
+                if self.columns[i].kind.is_none() || self.columns.iter().any(between) {
+                    return Err(Refused);
+                }
+                let column = &mut self.columns[i];
+                self.rows.push(Rows::Explode(column.term.clone()));
+                column.term = Term::Element(Box::new(column.term.clone()));
+                column.kind = Some(ColumnKind::Unknown);
+                self.multiplied = true;
+            }
             Step::Select(names) => {
                 let at = names.iter().map(|n| self.at(n)).collect::<Result<Vec<_>, _>>()?;
                 self.columns = at.into_iter().map(|i| self.columns[i].clone()).collect();
@@ -127,7 +144,8 @@ impl Reference {
                 if !matches!(column.kind, Some(ColumnKind::Binary | ColumnKind::Unknown)) {
                     return Err(Refused);
                 }
-                column.term = Term::Image(Box::new(column.term.clone()), self.operators);
+                let from = Box::new(column.term.clone());
+                column.term = Term::Image(from, self.operators, self.multiplied);
                 column.kind = None;
                 self.operators += u32::try_from(map.ops.len()).unwrap();
             }
@@ -177,6 +195,12 @@ fn run(normal: &Normalized) -> Result<Delivered, Refused> {
         match step {
             Step::Filter(expr) => rows.push(Rows::Filter(terms(&table, expr)?)),
             Step::Limit(n) => rows.push(Rows::Limit(*n)),
+            Step::Explode(name) => {
+                let i = at(&table, name).expect("exploded column");
+                let list = &mut table[i].1;
+                rows.push(Rows::Explode(list.clone()));
+                *list = Term::Element(Box::new(list.clone()));
+            }
             Step::Select(names) => {
                 let find = |n: &String| table[at(&table, n).expect("selected column")].clone();
                 table = names.iter().map(find).collect();
@@ -214,8 +238,8 @@ fn run(normal: &Normalized) -> Result<Delivered, Refused> {
     let outputs = normal.outputs.iter().map(|output| {
         let term = match &output.kind {
             OutputKind::Column { from } => get(from),
-            OutputKind::Image { from, operator_base, .. } => {
-                Term::Image(Box::new(get(from)), *operator_base)
+            OutputKind::Image { from, operator_base, multiplied, .. } => {
+                Term::Image(Box::new(get(from)), *operator_base, *multiplied)
             }
             OutputKind::Stack { from, .. } => Term::Stack(from.iter().map(|f| get(f)).collect()),
         };
@@ -238,6 +262,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => expr().prop_map(Step::Filter),
         1 => (0u64..9).prop_map(Step::Limit),
+        1 => name().prop_map(Step::Explode),
         1 => prop::sample::subsequence(&POOL[..], 3..9)
             .prop_shuffle()
             .prop_map(|n| Step::Select(n.into_iter().map(str::to_owned).collect())),
@@ -543,4 +568,23 @@ fn the_columns_of_the_source_are_checked() {
     let error = normalize(&plan, &twice).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Schema);
     assert!(error.hint().is_some());
+}
+
+#[test]
+fn an_explode_takes_a_column() {
+    let explode = |name: &str| Step::Explode(name.into());
+    let refused = |steps: &[Step]| normalize(&plan(steps.to_vec()), &source()).unwrap_err();
+    let error = refused(&[explode("z")]);
+    assert_eq!(error.place(), Some("steps[0].explode"));
+    let error = refused(&[flip("img"), explode("img")]);
+    assert!(error.message().contains("decoded already"), "{error}");
+    let error = refused(&[explode("a"), flip("img"), explode("b")]);
+    assert!(error.message().contains("between two explodes"), "{error}");
+    let normal = normal(&[flip("img"), explode("a"), flip("pic"), filter("a > 1")]);
+    assert_eq!(normal.relational, [(1, explode("a")), (3, filter("a > 1"))]);
+    let multiplied = normal.outputs.iter().filter_map(|o| match o.kind {
+        OutputKind::Image { multiplied, .. } => Some(multiplied),
+        _ => None,
+    });
+    assert_eq!(multiplied.collect::<Vec<_>>(), [false, true]);
 }

@@ -133,6 +133,7 @@ fn step() -> impl Strategy<Value = Step> {
         }),
         (name(), name()).prop_map(|(name, expr)| Step::WithColumn { name, expr }),
         any::<u64>().prop_map(Step::Limit),
+        name().prop_map(Step::Explode),
         map_image().prop_map(Step::MapImage),
         (names(), name(), select(numbers)).prop_map(|(columns, into, dtype)| Step::Stack {
             columns,

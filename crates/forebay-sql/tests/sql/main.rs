@@ -3,6 +3,7 @@
 
 mod corpus;
 mod errors;
+mod explode;
 mod pruning;
 mod semantics;
 mod support;

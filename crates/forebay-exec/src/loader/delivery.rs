@@ -1,0 +1,244 @@
+//! The end of a run: rows become batches on the CPU pool, meet in a reorder buffer, and the consumer
+//! takes them in order. How rows were chosen is no concern of this room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_core::budget::Held;
+use forebay_core::reorder::{Next, Reorder};
+use forebay_core::{Account, Error, ErrorKind, Result, text};
+use forebay_feed::Batch;
+use forebay_plan::schedule::LaneProgress;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::assemble::Assembler;
+use crate::outputs::{OutputSpec, batch_bytes};
+use crate::pool::{Pool, PoolHandle};
+use crate::rows::Rows;
+use crate::runtime::Abort;
+use crate::stats::Stats;
+
+/// Batches that a plain loop holds: its variable, until the next batch is assigned to it, and that next
+/// one. They are never too many, however small the memory.
+const LOOP_HOLDS: u64 = 2;
+
+/// Batches in the hands of the consumer from which on it is told: more than any training loop keeps,
+/// fewer than a list of an epoch.
+const MANY_HELD: u64 = 64;
+
+/// How far an epoch is: what a checkpoint says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Samples on all ranks together; steps where lanes are streams.
+    pub count: u64,
+    /// The lanes of this rank, where they are streams.
+    pub lanes: Arc<[LaneProgress]>,
+}
+
+/// What makes batches and hands them over.
+pub struct Delivery {
+    /// Bytes of a whole batch.
+    slab: u64,
+    account: Account,
+    ready: Reorder<Result<Ready>>,
+    permits: Arc<Semaphore>,
+    assembler: Arc<Assembler>,
+    pool: PoolHandle,
+    warned: AtomicBool,
+}
+
+struct Ready {
+    batch: Batch,
+    after: Delivered,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Delivery {
+    /// Nothing is made yet.
+    pub fn new(
+        account: Account,
+        slab: u64,
+        prefetch: u64,
+        assembler: Assembler,
+        pool: PoolHandle,
+    ) -> Self {
+        Self {
+            slab,
+            account,
+            ready: Reorder::new(0),
+            permits: Arc::new(Semaphore::new(prefetch as usize)),
+            assembler: Arc::new(assembler),
+            pool,
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    /// The loader's part of the budget.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Waits until one more batch may be in the making. None where the run is gone.
+    pub async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.permits).acquire_owned().await.ok()
+    }
+
+    /// Puts an error in the place of a step's batch.
+    pub fn fail(&self, step: u64, error: Error) {
+        self.ready.put(step, Err(error));
+    }
+
+    /// There is no step from this one on.
+    pub fn finish(&self, steps: u64) {
+        self.ready.finish(steps);
+    }
+
+    /// Makes the batch of a step out of its rows; `after` is how far the epoch is with it, and `made` is
+    /// called when it is there. False where the run ends in an error with it.
+    pub async fn make(
+        self: &Arc<Self>,
+        step: u64,
+        rows: Rows,
+        permit: OwnedSemaphorePermit,
+        after: Delivered,
+        made: impl FnOnce() + Send + 'static,
+    ) -> bool {
+        let bytes = batch_bytes(&self.assembler.outputs, rows.len() as u64);
+        let reservation = {
+            let mut r = self.account.reserve(step, bytes).await;
+            r.set_kind(Held::Slab);
+            r
+        };
+        let held = self.account.held(Held::Consumer);
+        if held > LOOP_HOLDS * self.slab && held + bytes > self.account.limit() {
+            self.fail(step, held_too_long(held, self.slab, self.account.limit()));
+            return false;
+        }
+        // In whole batches: the last one of an epoch may have few rows, or none.
+        let batches = held / self.slab.max(1);
+        if batches > MANY_HELD && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the program holds {batches} batches; each further one takes fresh memory, up to memory_limit"
+            );
+        }
+        let done = Arc::clone(self);
+        // Which error comes, and of which sample, must not depend on the threads: where the first
+        // sample decides what the others must be like, its batch is made before any other.
+        let decides = step == 0 && self.assembler.outputs.iter().any(OutputSpec::is_open);
+        let (ended, wait) = oneshot::channel::<()>();
+        self.assembler.start(&self.pool, step, rows, Some(reservation), move |result| {
+            let ready = |batch| Ready { batch, after, _permit: permit };
+            done.ready.put(step, result.map(ready));
+            made();
+            drop(ended);
+        });
+        if decides {
+            // It ends when the sender is gone, whatever became of the batch.
+            let _ = wait.await;
+        }
+        true
+    }
+}
+
+fn held_too_long(held: u64, bytes: u64, limit: u64) -> Error {
+    Error::new(
+        ErrorKind::Resource,
+        format!(
+            "the trainer still holds {} batches ({}), and the next one does not fit the loader's {}",
+            (held / bytes.max(1)).max(1),
+            text::bytes(held),
+            text::bytes(limit)
+        ),
+    )
+    .with_hint("let go of batches that are done (a list of them keeps all), copy what must stay, or raise memory_limit")
+}
+
+/// A running epoch. Dropping it stops all of its work and gives its memory back.
+pub struct EpochRun {
+    _tasks: Vec<Abort>,
+    out: Arc<Delivery>,
+    stats: Arc<Stats>,
+    pool: Option<Pool>,
+    steps: u64,
+    delivered: Delivered,
+    /// Lets go of the open windows that tasks still share.
+    close: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl EpochRun {
+    /// A run of `steps` steps, which `tasks` feed into `out`; the epoch was `delivered` so far before.
+    pub(super) fn new(
+        tasks: Vec<Abort>,
+        out: Arc<Delivery>,
+        stats: Arc<Stats>,
+        pool: Pool,
+        steps: u64,
+        delivered: Delivered,
+    ) -> Self {
+        Self { _tasks: tasks, out, stats, pool: Some(pool), steps, delivered, close: None }
+    }
+
+    /// Calls `close` when everything has stopped.
+    pub(super) fn closing(mut self, close: impl FnOnce() + Send + 'static) -> Self {
+        self.close = Some(Box::new(close));
+        self
+    }
+
+    /// The next batch; `None` at the epoch's end. Blocks; `tick` is called about ten times a second
+    /// while nothing comes, and may end the wait with an error (after which the run goes on).
+    pub fn next(&mut self, mut tick: impl FnMut() -> Result<()>) -> Option<Result<Batch>> {
+        let start = Instant::now();
+        loop {
+            let next = self.out.ready.take(Duration::from_millis(100));
+            let result = match next {
+                Next::TimedOut => match tick() {
+                    Ok(()) => continue,
+                    Err(e) => return Some(Err(e)),
+                },
+                Next::End => return None,
+                Next::Closed => Err(Error::new(ErrorKind::Cancelled, "the run was stopped")),
+                Next::Item(item) => item,
+            };
+            self.stats.consumer_wait.add(start.elapsed());
+            self.out.account.set_head(self.out.ready.position());
+            let batch = match result {
+                Ok(ready) => {
+                    self.delivered = ready.after;
+                    ready.batch
+                }
+                Err(e) => {
+                    // What was prefetched behind the error is of no use to anybody.
+                    self.out.ready.close();
+                    return Some(Err(e));
+                }
+            };
+            for (_, column) in &batch.columns {
+                column.hand_over();
+            }
+            self.stats.batches.fetch_add(1, Ordering::Relaxed);
+            self.stats.rows_out.fetch_add(batch.rows as u64, Ordering::Relaxed);
+            return Some(Ok(batch));
+        }
+    }
+
+    /// How far the epoch is, by all runs of it.
+    pub fn delivered(&self) -> &Delivered {
+        &self.delivered
+    }
+
+    /// Whether the last batch was delivered.
+    pub fn finished(&self) -> bool {
+        self.out.ready.position() >= self.steps
+    }
+}
+
+impl Drop for EpochRun {
+    fn drop(&mut self) {
+        self.out.ready.close();
+        self.pool = None;
+        if let Some(close) = self.close.take() {
+            close();
+        }
+    }
+}
