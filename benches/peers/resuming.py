@@ -198,5 +198,7 @@ def _table(sides: list[Side]) -> str:
                 line += f"{figures[f'at_{at}']:>{width},.0f}{least:>8,.0f}{most:>8,.0f}"
             cpu = side.jobs[where, 90].middle(lambda r: r["cpu"]) or 0
             right = "the one due" if figures["exact"] else "OTHER ROWS than the uninterrupted run's"
+            if version := side.position["version"]:
+                right += f" (version {version})"
             lines.append(f"{line}{figures['ratio']:>8.2f}{cpu:>8.2f}{side.position['bytes']:>8,} B  {right}")
     return "\n".join([*lines, ""])
