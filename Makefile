@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 XTASK := cargo run --quiet --profile fast --package xtask --
 
-.PHONY: help demo test python bench bench-images bench-tabular bench-startup lint
+.PHONY: help demo test python bench bench-images bench-tabular bench-startup bench-resume lint
 
 help: ## this list
 	@echo "Forebay, a streaming data engine for machine learning"
@@ -29,6 +29,9 @@ bench-tabular: ## numeric columns to dense batches
 
 bench-startup: ## time to the first batch
 	@$(XTASK) bench startup
+
+bench-resume: ## first batch at 90% of an epoch against 0%, local and S3
+	@$(XTASK) bench resume
 
 lint: ## formatting, clippy, ruff, spelling, licences
 	@$(XTASK) lint

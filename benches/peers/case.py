@@ -9,6 +9,7 @@ and inside the clock for start-up. Iterating is always inside.
     images(source, threads, seed)          float32 [n, 3, 224, 224] torch tensors and labels
     tabular(source, threads, seed, order)  float32 [n, 7] matrices; order is "file" or "shuffled"
     startup(source, threads, seed)         as images, shuffled; only the first batch is taken
+    resume(source, threads, seed, what)    "photographs" or "flights", shuffled; a `Resumable`
     close()                                optional; leave no process behind
 """
 
@@ -31,6 +32,22 @@ class Loader(Protocol):
 
     def __iter__(self) -> Iterator[Any]:
         """Deliver one epoch."""
+        ...
+
+
+class Resumable(Protocol):
+    """A loader with a position; each item is (batch, *whatever else tells its rows)."""
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Deliver the epoch, from a loaded position where there is one."""
+        ...
+
+    def state_dict(self) -> Any:
+        """Give the position after the last item that was delivered."""
+        ...
+
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next iteration go on from a position."""
         ...
 
 
@@ -88,4 +105,14 @@ STARTUP = [
     Entry("daft_udf", "peer_daft", variant="udf", note="not shuffled"),
 ]
 
-BENCHES = {"images": IMAGES, "tabular": TABULAR, "startup": STARTUP}
+RESUME = [
+    Entry("forebay", "peer_forebay"),
+    Entry("torch_stateful", "peer_torchdata", variant="stream", note="iterable, state_dict in the dataset"),
+    Entry("torch_stateful_map", "peer_torchdata", variant="map", note="map-style, whole set read, full permutation"),
+    Entry("mosaicml_streaming", "peer_mosaicml", note="MDS made from the same rows, its defaults"),
+]
+
+# What takes part with all ten million flights: MosaicML's writer and its way to 90% take a quarter of an hour.
+RESUME_LARGE = [entry for entry in RESUME if entry.module != "peer_mosaicml"]
+
+BENCHES = {"images": IMAGES, "tabular": TABULAR, "startup": STARTUP, "resume": RESUME}

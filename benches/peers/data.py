@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ FLIGHTS_WARM = 270_000
 FLIGHT_ROW_GROUP = 131_072
 COLUMNS = ["dep_time", "dep_delay", "arr_delay", "air_time", "distance", "hour", "minute"]
 MEMORY_FILE_ROWS = 1_000_000
+MDS_RECIPE = "1"
 RECIPE = "2"
 
 
@@ -114,9 +117,30 @@ def flights(cache: Path, files: int, rows_per_file: int) -> Source:
     return Source(str(target), files * rows_per_file)
 
 
+def mds(cache: Path, what: str, source: Source, python: str, workers: int) -> Source:
+    """The rows of a Parquet set in MosaicML's format, made by its own writer in the environment that has it."""
+    target = cache / f"mds-{Path(source.path).stem}-{_recipe('mds', what, MDS_RECIPE)}"
+    if not target.is_dir():
+        with _staged(target) as staged:
+            staged.mkdir()
+            program = str(Path(__file__).with_name("mds.py"))
+            subprocess.run([python, program, what, source.path, str(staged), str(workers)], check=True)
+    return Source(str(target), source.rows)
+
+
 def warm_page_cache(source: Source) -> None:
     """Read every byte once, so that no measurement pays for the disk and none is favoured by its turn."""
-    for name in source.files():
+    warm_files(source.files())
+
+
+def warm_folder(folder: Path) -> None:
+    """As `warm_page_cache`, for whatever lies below a folder."""
+    warm_files(str(p) for p in sorted(folder.rglob("*")) if p.is_file())
+
+
+def warm_files(names: Iterable[str]) -> None:
+    """Read files once."""
+    for name in names:
         with open(name, "rb", buffering=0) as file:
             while file.read(1 << 22):
                 pass

@@ -8,10 +8,12 @@ included, or why there is none. What a peer delivers is checked in the warm-up p
 from __future__ import annotations
 
 import gc
+import hashlib
 import importlib
 import json
 import math
 import os
+import pickle
 import sys
 import time
 import traceback
@@ -91,6 +93,76 @@ def first_batch(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
     return {"wall": wall, "cpu": cpu.seconds, "rows": len(batch), "prepare": prepared}
 
 
+def position(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """Run to 90% of an epoch, keep the state in a file, and say which batches come first and next."""
+    source = Source.from_json(spec["source"])
+    start = time.perf_counter()
+    loader = _resumable(peer, spec, source)
+    batches = iter(loader)
+    item = next(batches)
+    rows = len(item[0])
+    fresh = _digest(item, spec)
+    for _ in range(1, spec["steps"]):
+        item = next(batches)
+        rows += len(item[0])
+    wall = time.perf_counter() - start
+    state = pickle.dumps(loader.state_dict())
+    with open(spec["state"], "wb") as file:
+        file.write(state)
+    following = _digest(next(batches), spec)
+    if following == fresh:
+        raise Wrong("the batch at 90% is the one at 0%: the check would say nothing")
+    version = getattr(peer, "VERSION", None)
+    known = {"fresh": fresh, "next": following, "bytes": len(state), "version": version}
+    return known | {"wall": wall, "cpu": 0.0, "rows": rows}
+
+
+def resume(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    """From imports done and state at hand to the first batch: loader made, state loaded, iterated."""
+    import torch
+
+    torch.ones(64, 64).mul(2.0).sum().item()
+    if hasattr(peer, "prepare"):
+        peer.prepare(spec["threads"])
+    source, state = Source.from_json(spec["source"]), None
+    if spec["at"]:
+        with open(spec["state"], "rb") as file:
+            state = pickle.load(file)
+    _back_memory()
+    with _meter(peer) as cpu:
+        start = time.perf_counter()
+        loader = _resumable(peer, spec, source)
+        if state is not None:
+            loader.load_state_dict(state)
+        batches = iter(loader)
+        item = next(batches)
+        wall = time.perf_counter() - start
+    if spec["what"] == "photographs":
+        _check_images(item[0])
+    got, known = _digest(item, spec), spec["known"]
+    if state is not None and got == known["fresh"]:
+        raise Wrong("the state was loaded, and the first batch is that of a fresh start")
+    exact = got == known["next" if state is not None else "fresh"]
+    if spec["module"] == "peer_forebay" and not exact:
+        raise Wrong("the first batch is not the one that an uninterrupted run delivers there")
+    return {"wall": wall, "cpu": cpu.seconds, "rows": len(item[0]), "exact": exact}
+
+
+def _digest(item: Any, spec: dict[str, Any]) -> str:
+    """Which rows a batch is of: by its labels or numbers, and for Forebay by its pixels too.
+
+    The peers' crops and flips come from generators that no state holds.
+    """
+    import numpy as np
+
+    parts = item if spec["module"] == "peer_forebay" else item[-1:]
+    return hashlib.sha256(b"".join(np.ascontiguousarray(p).tobytes() for p in parts)).hexdigest()
+
+
+def _resumable(peer: Any, spec: dict[str, Any], source: Source) -> Any:
+    return peer.resume(source, spec["threads"], spec["seed"], spec["what"], **_variant(spec))
+
+
 def memory(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
     """Peak resident memory of an epoch above what the imports left, in bytes."""
     gc.collect()
@@ -103,7 +175,13 @@ def memory(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
     return {"before": before, "peak": peak, "above": peak - before, "rows": rows}
 
 
-KINDS = {"throughput": throughput, "first_batch": first_batch, "memory": memory}
+KINDS = {
+    "throughput": throughput,
+    "first_batch": first_batch,
+    "memory": memory,
+    "position": position,
+    "resume": resume,
+}
 
 
 def _back_memory() -> None:

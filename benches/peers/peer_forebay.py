@@ -54,3 +54,22 @@ def tabular(source: Source, threads: int, seed: int, order: str, variant: str = 
         for _ in loader:
             pass
     return _Column(loader, "x")
+
+
+class _Resumable:
+    """A loader whose items are tuples of the named columns."""
+
+    def __init__(self, loader, columns: list[str]) -> None:
+        self.loader, self.columns = loader, columns
+        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
+
+    def __iter__(self):
+        for batch in self.loader:
+            yield tuple(batch[c] for c in self.columns)
+
+
+def resume(source: Source, threads: int, seed: int, what: str):
+    """The loaders of `images` and `tabular`; endpoint and keys of a bucket come from the environment."""
+    if what == "photographs":
+        return _Resumable(images(source, threads, seed).loader, ["image", "label"])
+    return _Resumable(tabular(source, threads, seed, "shuffled").loader, ["x"])

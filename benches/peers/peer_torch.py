@@ -9,7 +9,7 @@ held whole in memory and fetched a batch at a time, or with a buffer of 65,536 r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,7 @@ from data import COLUMNS, Source
 class Photographs(Dataset):
     """Random reads of an Arrow table in memory."""
 
-    def __init__(self, path: str, transform) -> None:
-        table = pq.read_table(path, columns=["image", "label"], memory_map=True)
+    def __init__(self, table: pa.Table, transform) -> None:
         # One chunk, so that an index is one offset: 440 MB fit the 2 GiB of a binary array.
         self.images = (
             pa.concat_arrays(table["image"].chunks) if table["image"].num_chunks > 1 else table["image"].chunk(0)
@@ -69,7 +68,8 @@ class _First:
 def images(source: Source, threads: int, seed: int, variant: str = "tensor"):
     """Map-style, full permutation by RandomSampler."""
     generator = torch.Generator().manual_seed(seed)
-    dataset = Photographs(source.path, recipes.pil() if variant == "pil" else recipes.tensor())
+    table = pq.read_table(source.path, columns=["image", "label"], memory_map=True)
+    dataset = Photographs(table, recipes.pil() if variant == "pil" else recipes.tensor())
     return _First(DataLoader(dataset, IMAGE_BATCH, shuffle=True, num_workers=threads, generator=generator))
 
 
@@ -129,8 +129,8 @@ class FlightStream(IterableDataset):
 class FlightMatrix(Dataset):
     """The whole set as one float32 matrix; `__getitems__` fetches a batch in one call."""
 
-    def __init__(self, files: list[str]) -> None:
-        self.rows = torch.from_numpy(np.concatenate([dense(pq.read_table(f, columns=COLUMNS)) for f in files]))
+    def __init__(self, tables: Iterable[pa.Table]) -> None:
+        self.rows = torch.from_numpy(np.concatenate([dense(t) for t in tables]))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -146,7 +146,7 @@ class _InMemory:
         self.files, self.threads, self.seed = files, threads, seed
 
     def __iter__(self):
-        dataset = FlightMatrix(self.files)
+        dataset = FlightMatrix(pq.read_table(f, columns=COLUMNS) for f in self.files)
         sampler = RandomSampler(dataset, generator=torch.Generator().manual_seed(self.seed))
         # The batch sampler is given as the batch sampler, so that fetching goes through __getitems__.
         batches = BatchSampler(sampler, TABULAR_BATCH, drop_last=False)

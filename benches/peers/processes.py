@@ -16,6 +16,8 @@ import time
 
 PR_SET_CHILD_SUBREAPER = 36
 TICKS = os.sysconf("SC_CLK_TCK")
+# Children that outlive a measurement: a server that all of them share.
+SPARED: set[int] = set()
 
 
 def adopt_orphans() -> None:
@@ -75,13 +77,14 @@ class CpuMeter:
 
 
 def end_descendants(root: int, grace: float = 3.0) -> list[int]:
-    """End every descendant of `root`: ask, wait, then kill. Returns those that had to be asked."""
+    """End every descendant of `root` but the spared: ask, wait, then kill. Returns those that had to be asked."""
     asked: list[int] = []
     deadline = time.monotonic() + grace
     while True:
         _reap()
         table = _table()
-        left = [pid for pid in _tree(root, table) if pid != root]
+        spared = {pid for keep in SPARED for pid in _tree(keep, table)}
+        left = [pid for pid in _tree(root, table) if pid != root and pid not in spared]
         late = time.monotonic() > deadline
         # The dead count as left too: they come to us, and are waited for, when their parents are gone.
         if not left or time.monotonic() > deadline + grace:

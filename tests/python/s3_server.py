@@ -106,6 +106,10 @@ class S3Server:
             raise
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 

@@ -6,8 +6,11 @@ use crate::venv;
 
 /// The benchmarks of `make bench`, in order.
 const NAMES: [&str; 3] = ["images", "tabular", "startup"];
-/// What is measured only when asked for: peak memory at 1 and at 10 million rows.
-const MORE: [&str; 1] = ["memory"];
+/// What is measured only when asked for: peak memory at 1 and at 10 million rows, and the first batch
+/// at 90% of an epoch.
+const MORE: [&str; 2] = ["memory", RESUME];
+/// The benchmark with a peer that needs other versions of what the rest is measured with.
+const RESUME: &str = "resume";
 
 /// Every benchmark.
 pub fn all() -> Outcome {
@@ -23,6 +26,10 @@ pub fn one(name: &str) -> Outcome {
         return Err(format!("no benchmark is called `{name}`: there are {names}"));
     }
     prepare()?;
+    if name == RESUME {
+        let requirements = shell::root().join("benches/peers/requirements-mosaicml.txt");
+        venv::provide_from(venv::MOSAICML, &requirements)?;
+    }
     measure(name)
 }
 

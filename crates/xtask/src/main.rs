@@ -31,7 +31,7 @@ usage: cargo xtask CHORE
   test              all that CI runs: every test in Rust and Python, and the lints
   test-python ARGS  build the package, then pytest with these arguments (default: tests/python)
   python            make .venv: the package in release mode, numpy, pyarrow, pillow, torch
-  bench [NAME]      images, tabular, startup or memory against its peers; without a name the first three
+  bench [NAME]      images, tabular, startup, resume or memory against its peers; without a name the first three
   lint              formatting, clippy, ruff, spelling, licences
   setup             install what demo, test and lint need, and nothing else";
 

@@ -17,6 +17,8 @@ pub const FAST: &str = ".venv-test";
 pub const RELEASE: &str = ".venv";
 /// The environment of the benchmarks' peers, with the package in release mode.
 pub const PEERS: &str = ".venv-peers";
+/// The environment of one peer that wants an older NumPy than the others.
+pub const MOSAICML: &str = ".venv-peers-mosaicml";
 
 /// An environment that exists.
 #[derive(Clone)]
