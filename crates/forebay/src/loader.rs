@@ -7,7 +7,7 @@ use forebay_core::{ByteBudget, Error, ErrorKind, Result};
 use forebay_exec::{Delivered, EpochRun, LoaderConfig, OutputOptions, Share, Stats};
 use forebay_feed::Batch;
 use forebay_plan::schedule::{DEFAULT_MIX, LaneProgress, Schedule, ScheduleSpec};
-use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, StateProgress};
+use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, Source, StateProgress, Step};
 
 use crate::dataset::Dataset;
 use crate::position::{Place, Position, Turn};
@@ -246,7 +246,14 @@ impl Loader {
     /// A state of another dataset, plan, shuffle or seed, or of a place that the epoch does not have; one
     /// that lacks a lane of this rank. The loader is then as it was.
     pub fn load_state(&self, state: &LoaderState) -> Result<()> {
-        state.check_fits(&self.state())?;
+        let own = self.state();
+        state.check_fits(&own).map_err(|e| match state.plan == own.plan {
+            true => e,
+            false => e.with_better_hint(format!(
+                "give the columns and steps as they were when the state was saved; now they are {}",
+                self.in_words()
+            )),
+        })?;
         let mut current = lock(&self.0.current);
         let mut schedule = Arc::clone(current.schedule());
         let mut other = None;
@@ -279,6 +286,21 @@ impl Loader {
         let (epoch, finished) = (state.epoch, state.finished);
         lock(&self.0.position).load(Place { epoch, delivered, finished });
         Ok(())
+    }
+
+    /// What the plan's hash covers, for a person who compares.
+    fn in_words(&self) -> String {
+        /// Characters that an error shows of it.
+        const SHOWN: usize = 500;
+        let plan = Arc::clone(&self.0.opened.pipeline().plan);
+        let Source::Parquet(source) = &plan.source else { return String::new() };
+        let columns = source.columns.as_ref().map_or("all".into(), |c| c.join(", "));
+        let steps: Vec<String> = plan.steps.iter().map(Step::to_json).collect();
+        let all = format!("columns: {columns}; steps: [{}]", steps.join(", "));
+        match all.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}...", &all[..end]),
+            None => all,
+        }
     }
 
     /// Starts the current epoch, or goes on from a loaded state. Reading the last batch and then the
