@@ -5,6 +5,8 @@
 //! entry is of no use to anybody but Forebay and may be deleted at any time: a process that has it open
 //! keeps what it has, another one makes it again.
 
+pub(crate) mod table;
+
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

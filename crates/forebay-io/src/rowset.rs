@@ -2,11 +2,10 @@
 //!
 //! # The file
 //!
-//! Numbers are little-endian. The magic; the packed rows of one block after the other; a table with
-//! count, offset, length and XXH64 for each block (8 bytes each); and, at the very end, the offset of the
-//! table, the number of blocks, the XXH64 of the table, and the magic again. Packed rows are a bitmap,
-//! bit r % 8 of byte r / 8 for row r of the block, as a zstd frame; a block of which all rows or none
-//! take part has length 0. What is read is checked as any data from outside is.
+//! A name of 16 bytes; the packed rows of one block after the other; a [`table`] with count, offset, length
+//! and XXH64 for each block. Packed rows are a bitmap, bit r % 8 of byte r / 8 for row r of the block, as a
+//! zstd frame; a block of which all rows or none take part has length 0. What is read is checked as any
+//! data from outside is.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,13 +16,10 @@ use std::sync::Arc;
 use forebay_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash64;
 
+use crate::cache::table::{self, Magic};
 use crate::cache::{Entry, Part};
 
-const MAGIC: &[u8; 16] = b"forebay rows 1\n\0";
-
-/// Bytes of a table's line, and of the file's end.
-const LINE: usize = 32;
-const END: usize = 24 + MAGIC.len();
+const MAGIC: &Magic = b"forebay rows 1\n\0";
 
 /// Bitmaps are mostly runs: the fastest level packs them as well as any.
 const LEVEL: i32 = 1;
@@ -94,7 +90,7 @@ impl RowSets {
             Packed::Memory(bytes) => bytes.len(),
             Packed::File(..) => 0,
         };
-        (packed + self.blocks.len() * (LINE + 8)) as u64
+        (packed + self.blocks.len() * (size_of::<Line>() + 8)) as u64
     }
 
     /// The rows of a block: reads and unpacks them, unless all take part or none.
@@ -133,31 +129,14 @@ impl RowSets {
 
     /// Reads an entry; `None` where it is not of blocks with these rows, or damaged.
     pub fn read(file: File, entry: &Entry, totals: Arc<[u64]>) -> Option<Self> {
-        let size = file.metadata().ok()?.len();
-        let mut end = [0u8; END];
-        file.read_exact_at(&mut end, size.checked_sub(END as u64)?).ok()?;
-        let (numbers, magic) = end.split_at(24);
-        let mut numbers = numbers.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b));
-        let (at, blocks, checksum) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        let length = (totals.len() * LINE) as u64;
-        let fits = at.checked_add(length)?.checked_add(END as u64)? == size;
-        if magic != MAGIC || blocks != totals.len() as u64 || !fits {
-            return None;
-        }
-        let mut table = vec![0u8; length as usize];
-        file.read_exact_at(&mut table, at).ok()?;
-        if XxHash64::oneshot(0, &table) != checksum {
-            return None;
-        }
+        let (table, at) = table::read::<4>(&file, MAGIC, totals.len())?;
         let mut lines = Vec::with_capacity(totals.len());
-        for (line, total) in table.as_chunks::<LINE>().0.iter().zip(totals.iter()) {
-            let mut n = line.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b));
-            let (count, offset, len) = (n.next()?, n.next()?, n.next()?);
+        for ([count, offset, len, checksum], total) in table.into_iter().zip(totals.iter()) {
             let inside = offset.checked_add(len).is_some_and(|end| end <= at);
             if count > *total || !inside || len > most_packed(*total) {
                 return None;
             }
-            lines.push(Line { count, offset, len, checksum: n.next()? });
+            lines.push(Line { count, offset, len, checksum });
         }
         let packed = Packed::File(file, entry.path().to_owned());
         Some(Self { totals, blocks: lines, packed })
@@ -259,14 +238,8 @@ impl RowSetWriter {
         let Self { totals, blocks, to, at, .. } = self;
         let packed = match (to, entry) {
             (Target::File(part, mut pending), Some(entry)) => {
-                let lines = blocks.iter().flat_map(|l| [l.count, l.offset, l.len, l.checksum]);
-                let table: Vec<u8> = lines.flat_map(u64::to_le_bytes).collect();
-                let checksum = XxHash64::oneshot(0, &table);
-                pending.extend(table);
-                for number in [at, blocks.len() as u64, checksum] {
-                    pending.extend(number.to_le_bytes());
-                }
-                pending.extend(MAGIC);
+                let lines = blocks.iter().map(|l| [l.count, l.offset, l.len, l.checksum]);
+                pending.extend(table::write(lines, at, MAGIC));
                 part.file().write_all(&pending).map_err(|e| part.error(e))?;
                 Packed::File(part.commit()?, entry.path().to_owned())
             }

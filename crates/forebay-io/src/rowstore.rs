@@ -2,27 +2,23 @@
 //!
 //! # The file
 //!
-//! Numbers are little-endian. The magic; a segment for each block, in whatever order they were done; a
-//! table with rows, offset and length of each segment (8 bytes each); and at the very end the offset of
-//! the table, the number of blocks, the XXH64 of the table, and the magic again. A segment is the records
-//! of its rows. Where records are not all of one length, their offsets within the segment stand before
-//! them, 8 bytes each, one more than there are rows. A record is the row's bytes, whatever they mean, and
-//! four bytes of the XXH64 of these, whose seed is the row's number in its block: what is read is the row
-//! that was meant, or an error.
+//! A name of 16 bytes; a segment for each block, in whatever order they were done; a [`table`] with rows,
+//! offset and length of each segment. A segment is the records of its rows. Where records are not all of one
+//! length, their offsets within the segment stand before them, 8 little-endian bytes each, one more than
+//! there are rows. A record is the row's bytes, whatever they mean, and four bytes of the XXH64 of these,
+//! whose seed is the row's number in its block: what is read is the row that was meant, or an error.
 
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use forebay_core::{Error, ErrorKind, Result};
 use twox_hash::XxHash64;
 
+use crate::cache::table::{self, Magic};
 use crate::cache::{Entry, Part};
 
-const MAGIC: &[u8; 16] = b"forebay store 1\n";
-const LINE: usize = 24;
-const END: usize = 24 + MAGIC.len();
+const MAGIC: &Magic = b"forebay store 1\n";
 const CHECKSUM: usize = 4;
 
 /// Bytes between two wanted records that are read along rather than skipped: a system call costs more.
@@ -116,26 +112,10 @@ impl RowStore {
     /// blocks with these rows, or damaged.
     pub fn read(file: File, entry: &Entry, length: Option<usize>, rows: &[u64]) -> Option<Self> {
         let length = length.map(|l| l + CHECKSUM);
-        let size = file.metadata().ok()?.len();
-        let mut end = [0u8; END];
-        file.read_exact_at(&mut end, size.checked_sub(END as u64)?).ok()?;
-        let (numbers, magic) = end.split_at(24);
-        let mut numbers = numbers.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b));
-        let (at, blocks, sum) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        let bytes = (rows.len() * LINE) as u64;
-        let fits = at.checked_add(bytes)?.checked_add(END as u64)? == size;
-        if magic != MAGIC || blocks != rows.len() as u64 || !fits {
-            return None;
-        }
-        let mut table = vec![0u8; bytes as usize];
-        file.read_exact_at(&mut table, at).ok()?;
-        if XxHash64::oneshot(0, &table) != sum {
-            return None;
-        }
+        let (table, at) = table::read::<3>(&file, MAGIC, rows.len())?;
         let mut lines = Vec::with_capacity(rows.len());
-        for (line, wanted) in table.as_chunks::<LINE>().0.iter().zip(rows) {
-            let mut n = line.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b));
-            let segment = Line { rows: n.next()?, offset: n.next()?, len: n.next()? };
+        for ([rows, offset, len], wanted) in table.into_iter().zip(rows) {
+            let segment = Line { rows, offset, len };
             let least = match length {
                 Some(length) => segment.rows.checked_mul(length as u64)? == segment.len,
                 None => segment.rows == 0 || (segment.rows + 1).checked_mul(8)? <= segment.len,
@@ -244,13 +224,8 @@ impl StoreWriter {
 
     /// All blocks are there.
     pub fn finish(self) -> Result<File> {
-        let lines = self.lines.iter().flat_map(|s| [s.rows, s.offset, s.len]);
-        let mut end: Vec<u8> = lines.flat_map(u64::to_le_bytes).collect();
-        let sum = XxHash64::oneshot(0, &end);
-        for number in [self.at, self.lines.len() as u64, sum] {
-            end.extend(number.to_le_bytes());
-        }
-        end.write_all(MAGIC).map_err(|e| self.making.error(e))?;
+        let lines = self.lines.iter().map(|s| [s.rows, s.offset, s.len]);
+        let end = table::write(lines, self.at, MAGIC);
         self.making.file().write_all_at(&end, self.at).map_err(|e| self.making.error(e))?;
         self.making.commit()
     }
