@@ -77,7 +77,7 @@ IMAGES = [
 TABULAR = [
     Entry("forebay", "peer_forebay", order="shuffled"),
     Entry("forebay_file_order", "peer_forebay", order="file"),
-    Entry("forebay_full", "peer_forebay", order="shuffled", variant="full", note="permutation of all rows, first epoch"),
+    Entry("forebay_full", "peer_forebay", order="shuffled", variant="full", note="all rows permuted, first epoch"),
     Entry("forebay_full_later", "peer_forebay", order="shuffled", variant="full_later", note="the same, a later epoch"),
     Entry("ray", "peer_ray", order="shuffled", note="iter_torch_batches, local_shuffle_buffer_size 65,536"),
     Entry("torch", "peer_torch", order="shuffled", note="DataLoader, whole set in memory, batched fetch, load counted"),

@@ -2,7 +2,7 @@
 //!
 //! # The file
 //!
-//! A name of 16 bytes; the packed rows of one block after the other; a [`table`] with count, offset, length
+//! A name of 16 bytes; the packed rows of one block after the other; a table with count, offset, length
 //! and XXH64 for each block. Packed rows are a bitmap, bit r % 8 of byte r / 8 for row r of the block, as a
 //! zstd frame; a block of which all rows or none take part has length 0. What is read is checked as any
 //! data from outside is.

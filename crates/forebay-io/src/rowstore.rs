@@ -2,7 +2,7 @@
 //!
 //! # The file
 //!
-//! A name of 16 bytes; a segment for each block, in whatever order they were done; a [`table`] with rows,
+//! A name of 16 bytes; a segment for each block, in whatever order they were done; a table with rows,
 //! offset and length of each segment. A segment is the records of its rows. Where records are not all of one
 //! length, their offsets within the segment stand before them, 8 little-endian bytes each, one more than
 //! there are rows. A record is the row's bytes, whatever they mean, and four bytes of the XXH64 of these,
