@@ -7,8 +7,8 @@
 //! follows, takes one permit for each batch in flight, waits for the batch's windows, and hands its
 //! rows to the CPU pool. Finished batches meet in a reorder buffer, where the consumer takes them.
 //! An error takes the place of its batch, so it surfaces at the same step on every run. That end of a
-//! run is [`delivery`]. Where rows are multiplied, what a step needs is not known beforehand, and
-//! another task takes the place of these two: [`stream`].
+//! run is `delivery`. Where rows are multiplied, what a step needs is not known beforehand, and
+//! another task takes the place of these two: `stream`.
 
 mod delivery;
 mod stream;
