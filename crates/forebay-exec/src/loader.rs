@@ -7,8 +7,8 @@
 //! follows, takes one permit for each batch in flight, waits for the batch's windows, and hands its
 //! rows to the CPU pool. Finished batches meet in a reorder buffer, where the consumer takes them.
 //! An error takes the place of its batch, so it surfaces at the same step on every run. That end of a
-//! run is [`delivery`]. Where rows are multiplied, what a step needs is not known beforehand, and
-//! another task takes the place of these two: [`stream`].
+//! run is `delivery`. Where rows are multiplied, what a step needs is not known beforehand, and
+//! another task takes the place of these two: `stream`.
 
 mod delivery;
 mod stream;
@@ -211,7 +211,6 @@ impl Loader {
         };
         let (slab, prefetch) = (self.demand.slab, self.demand.prefetch);
         let out = Delivery::new(self.account.clone(), slab, prefetch, assembler, pool.handle());
-        self.account.set_head(0);
         match self.pipeline.split.clone() {
             Some(split) => stream::start(self, &split, Arc::new(out), pool, from),
             None => self.scheduled(epoch, from.count, share, Arc::new(out), pool),
@@ -337,7 +336,7 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
                 continue;
             }
             let cost = source.cost(&shared.order, piece.window);
-            let reservation = shared.out.account().reserve(step, cost).await;
+            let reservation = shared.out.reserve(step, cost).await;
             let (result, handle) = WindowHandle::new();
             lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
