@@ -272,6 +272,12 @@ impl Account {
         }
     }
 
+    /// The head of the line: work up to it never waits. It only ever moves on, so that work which counts
+    /// anew begins its numbers here.
+    pub fn head(&self) -> u64 {
+        self.with(|a| a.head)
+    }
+
     /// Moves the head of the line to `seq`: everything up to it is admitted at once from now on.
     pub fn set_head(&self, seq: u64) {
         let mut s = lock(&self.0.budget.0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::budget::Held;
-use forebay_core::{Account, Error, ErrorKind, Result, text};
+use forebay_core::{Error, ErrorKind, Result, text};
 use forebay_io::cache::{Claim, Entry, PAUSE, Waiting};
 use forebay_io::rowstore::{Found, RowStore, StoreWriter};
 use forebay_io::{BlockRows, RowSets, file_work};
@@ -13,6 +13,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::OnceCell;
 
 use crate::costs::Costs;
+use crate::loader::Delivery;
 use crate::outputs::{OutputOptions, OutputSpec};
 use crate::part::{Part, Places};
 use crate::pipeline::Pipeline;
@@ -103,17 +104,17 @@ impl Full {
         piece: Piece,
         (epoch, order): (&Arc<Epoch>, &Arc<Bijection>),
         source: &Arc<WindowSource>,
-        account: &Account,
+        out: &Delivery,
         seq: u64,
     ) -> Result<()> {
-        let kept = self.kept.get_or_try_init(|| self.load(epoch, source, account, seq)).await?;
+        let kept = self.kept.get_or_try_init(|| self.load(epoch, source, out, seq)).await?;
         let order = Arc::clone(order);
         let range = (piece.offset, piece.len);
         let chunk = match (kept, &self.file) {
             (Kept::File(store), Some(file)) => {
                 let mean = file.bytes.div_ceil(epoch.rows().max(1));
                 let share = piece.len.saturating_mul(mean);
-                let reservation = account.reserve(seq, share).await;
+                let reservation = out.reserve(seq, share).await;
                 let read = Read { store: Arc::clone(store), records: Arc::clone(&file.records) };
                 let chunk = read.rows(epoch, &order, range, source, seq).await?;
                 Chunk::new(chunk.0, Some(chunk.1), Some(reservation))
@@ -140,13 +141,13 @@ impl Full {
         &self,
         epoch: &Arc<Epoch>,
         source: &Arc<WindowSource>,
-        account: &Account,
+        out: &Delivery,
         seq: u64,
     ) -> Result<Kept> {
         if let Some(file) = &self.file {
-            return file.load(source, account, seq).await.map(|s| Kept::File(Arc::new(s)));
+            return file.load(source, out, seq).await.map(|s| Kept::File(Arc::new(s)));
         }
-        let mut reservation = account.reserve(seq, source.cost(epoch, 0)).await;
+        let mut reservation = out.reserve(seq, source.cost(epoch, 0)).await;
         reservation.set_kind(Held::Window);
         let window = Arc::clone(source).load(Arc::clone(epoch), 0, seq, reservation).await?;
         Ok(Kept::Memory(Arc::new(window)))
@@ -170,12 +171,7 @@ impl InFile {
     }
 
     /// Opens the file, or makes it.
-    async fn load(
-        &self,
-        source: &Arc<WindowSource>,
-        account: &Account,
-        seq: u64,
-    ) -> Result<RowStore> {
+    async fn load(&self, source: &Arc<WindowSource>, out: &Delivery, seq: u64) -> Result<RowStore> {
         let (entry, rows) = (self.entry.clone(), Arc::clone(&self.rows));
         let length = self.records.length();
         let open = move || entry.open().and_then(|f| RowStore::read(f, &entry, length, &rows));
@@ -198,7 +194,7 @@ impl InFile {
         let wanted = (0..blocks).filter(|b| self.rows[*b] > 0);
         let mut segments = stream::iter(wanted)
             .map(|block| async move {
-                let reservation = account.reserve(seq, 2 * source.costs.opening(block)).await;
+                let reservation = out.reserve(seq, 2 * source.costs.opening(block)).await;
                 let parts = Arc::clone(source).block(block, seq).await?;
                 let records = Arc::clone(&self.records);
                 let segment = source.pool.run(seq, move |_| records.segment(&parts)).await?;

@@ -41,7 +41,7 @@ use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 use crate::window::{WindowHandle, WindowSource};
 
-use delivery::Delivery;
+pub(crate) use delivery::Delivery;
 
 /// Bytes of finished batches that are kept ready by default: 64 MiB, about two batches of 64
 /// photographs as float32, or hundreds of small table batches.
@@ -221,7 +221,6 @@ impl Loader {
         };
         let (slab, prefetch) = (self.demand.slab, self.demand.prefetch);
         let out = Delivery::new(self.account.clone(), slab, prefetch, assembler, pool.handle());
-        self.account.set_head(0);
         match self.pipeline.split.clone() {
             Some(split) => stream::start(self, &split, Arc::new(out), pool, from),
             None => self.scheduled(epoch, from.count, share, Arc::new(out), pool),
@@ -340,7 +339,7 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
                 continue;
             }
             let cost = source.cost(&shared.order, piece.window);
-            let reservation = shared.out.account().reserve(step, cost).await;
+            let reservation = shared.out.reserve(step, cost).await;
             let (result, handle) = WindowHandle::new();
             lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
@@ -421,7 +420,7 @@ async fn gather_rows(shared: &Shared, source: &Arc<WindowSource>, step: u64) -> 
     for piece in shared.pieces(step) {
         if let Some((full, permutation)) = &shared.full {
             let order = (&shared.order, permutation);
-            full.take(&mut rows, piece, order, source, shared.out.account(), step).await?;
+            full.take(&mut rows, piece, order, source, &shared.out, step).await?;
             continue;
         }
         let handle = {

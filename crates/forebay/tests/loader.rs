@@ -187,6 +187,25 @@ fn a_budget_smaller_than_a_block_still_delivers() {
     assert!(error.hint().unwrap().contains("batch_size"), "{}", error.report());
 }
 
+/// What is numbered below the head of the line never waits for memory: a later epoch must not begin
+/// below where the one before has left it.
+#[test]
+fn a_later_epoch_keeps_within_the_memory_as_the_first_does() {
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path(), &[200_000], 1000);
+    let mut o = options(1000);
+    (o.lanes, o.window, o.prefetch, o.memory_limit) = (Some(2), Some(1), Some(1), Some(1 << 20));
+    let loader = dataset(folder.path()).loader(&o).unwrap();
+    for _ in 0..3 {
+        let mut epoch = loader.iter().unwrap();
+        epoch.next().unwrap().unwrap();
+        // Time to run ahead, as far as the memory lets it.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(loader.account().used() <= 1 << 20, "{} bytes", loader.account().used());
+        assert_eq!(epoch.count(), 199);
+    }
+}
+
 #[test]
 fn holding_every_batch_ends_in_an_error_that_counts_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_core::budget::Held;
+use forebay_core::budget::{Held, Reserve};
 use forebay_core::reorder::{Next, Reorder};
 use forebay_core::{Account, Error, ErrorKind, Result, text};
 use forebay_feed::Batch;
@@ -41,6 +41,9 @@ pub struct Delivery {
     /// Bytes of a whole batch.
     slab: u64,
     account: Account,
+    /// The account's number of step 0. Its head is where the run before has left it, and all that is
+    /// numbered below is admitted at once.
+    base: u64,
     ready: Reorder<Result<Ready>>,
     permits: Arc<Semaphore>,
     assembler: Arc<Assembler>,
@@ -65,6 +68,7 @@ impl Delivery {
     ) -> Self {
         Self {
             slab,
+            base: account.head(),
             account,
             ready: Reorder::new(0),
             permits: Arc::new(Semaphore::new(prefetch as usize)),
@@ -77,6 +81,16 @@ impl Delivery {
     /// The loader's part of the budget.
     pub fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// Waits for bytes for work of a step.
+    pub fn reserve(&self, step: u64, bytes: u64) -> Reserve {
+        self.account.reserve(self.base.saturating_add(step), bytes)
+    }
+
+    /// The CPU pool.
+    pub fn pool(&self) -> &PoolHandle {
+        &self.pool
     }
 
     /// Waits until one more batch may be in the making. None where the run is gone.
@@ -106,7 +120,7 @@ impl Delivery {
     ) -> bool {
         let bytes = batch_bytes(&self.assembler.outputs, rows.len() as u64);
         let reservation = {
-            let mut r = self.account.reserve(step, bytes).await;
+            let mut r = self.reserve(step, bytes).await;
             r.set_kind(Held::Slab);
             r
         };
@@ -201,7 +215,7 @@ impl EpochRun {
                 Next::Item(item) => item,
             };
             self.stats.consumer_wait.add(start.elapsed());
-            self.out.account.set_head(self.out.ready.position());
+            self.out.account.set_head(self.out.base + self.out.ready.position());
             let batch = match result {
                 Ok(ready) => {
                     self.delivered = ready.after;

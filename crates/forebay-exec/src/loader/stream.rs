@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, Weak};
 use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
 use forebay_core::budget::Held;
 use forebay_core::sync::lock;
-use forebay_core::{Account, Error, ErrorKind, Reservation, Result};
+use forebay_core::{Error, ErrorKind, Reservation, Result};
 use forebay_plan::schedule::{
     Epoch, ItemPosition, LaneProgress, LaneWalk, Piece, Schedule, Stretch,
 };
@@ -33,7 +33,7 @@ use super::delivery::{Delivered, Delivery, EpochRun};
 use crate::assemble::{arrow_of, gather};
 use crate::outputs::{OutputSpec, as_they_are};
 use crate::part::{Items, Part, Places};
-use crate::pool::{Pool, PoolHandle};
+use crate::pool::Pool;
 use crate::rows::{Chunk, Rows, Window};
 use crate::runtime::{Abort, io};
 use crate::window::{WindowHandle, WindowSource};
@@ -61,8 +61,7 @@ pub(super) fn start(
         items: split.items.clone(),
         list: split.list,
         outputs: loader.outputs.clone(),
-        account: loader.account.clone(),
-        pool: pool.handle(),
+        out: Arc::clone(&out),
         bite: (BATCHES * schedule.lane_batch()).clamp(*BITE.start(), *BITE.end()) as usize,
         bites: 1 + loader.config.threads.div_ceil(own),
         later: loader.demand.prefetch + 1,
@@ -71,7 +70,7 @@ pub(super) fn start(
     });
     let lanes = from.lanes.iter().map(|at| Lane::new(&streams, at)).collect();
     let steps = streams.schedule.steps().saturating_sub(from.count);
-    let feeder = feed(streams, Arc::clone(&out), lanes, steps, from.count);
+    let feeder = feed(streams, lanes, steps, from.count);
     let feeder = Abort(io()?.spawn(feeder));
     Ok(EpochRun::new(vec![feeder], out, Arc::clone(&loader.stats), pool, steps, from))
 }
@@ -86,8 +85,7 @@ struct Streams {
     /// The column of a row whose elements are its items, before any filter.
     list: usize,
     outputs: Vec<OutputSpec>,
-    account: Account,
-    pool: PoolHandle,
+    out: Arc<Delivery>,
     /// Items of a bite, about.
     bite: usize,
     /// Bites in the making, for each lane.
@@ -98,13 +96,8 @@ struct Streams {
     orders: Mutex<Vec<(u64, Weak<Epoch>)>>,
 }
 
-async fn feed(
-    streams: Arc<Streams>,
-    out: Arc<Delivery>,
-    mut lanes: Vec<Lane>,
-    steps: u64,
-    before: u64,
-) {
+async fn feed(streams: Arc<Streams>, mut lanes: Vec<Lane>, steps: u64, before: u64) {
+    let out = &streams.out;
     let each = streams.schedule.lane_batch();
     for step in 0..steps {
         let Some(permit) = out.permit().await else { return };
@@ -228,7 +221,7 @@ impl Lane {
         let (result, handle) = WindowHandle::new();
         let task = tokio::spawn(async move {
             let cost = streams.source.cost(&order, window);
-            let (seq, reservation) = reserve(&streams.account, step, cost, &mut changed).await;
+            let (seq, reservation) = reserve(&streams.out, step, cost, &mut changed).await;
             let source = Arc::clone(&streams.source);
             let window = source.load(order, window, seq, reservation).await;
             // Nobody waits any more when the run was dropped.
@@ -261,7 +254,7 @@ struct Opening {
 
 /// Waits for credit as work of a step, and of an earlier one as soon as that wants it.
 async fn reserve(
-    account: &Account,
+    out: &Delivery,
     mut step: u64,
     bytes: u64,
     wanted: &mut watch::Receiver<Option<u64>>,
@@ -269,7 +262,7 @@ async fn reserve(
     loop {
         tokio::select! {
             biased;
-            reservation = account.reserve(step, bytes) => return (step, reservation),
+            reservation = out.reserve(step, bytes) => return (step, reservation),
             Ok(_) = wanted.wait_for(|now| now.is_some_and(|now| now < step)) => {}
         }
         step = (*wanted.borrow()).map_or(step, |now| now.min(step));
@@ -330,7 +323,7 @@ impl Streams {
         seq: u64,
     ) -> Result<BoxStream<'static, Result<Bite>>> {
         let (this, open, piece) = (Arc::clone(self), Arc::clone(&window), stretch.piece);
-        let cuts = self.pool.run(seq, move |_| this.cuts(&open, piece)).await?;
+        let cuts = self.out.pool().run(seq, move |_| this.cuts(&open, piece)).await?;
         let (pass, row) = (stretch.order.number(), stretch.row);
         let this = Arc::clone(self);
         let bites = cuts.into_iter().map(move |(offset, len)| {
@@ -339,7 +332,7 @@ impl Streams {
             let first = ItemPosition { pass, row: row + ahead, index: 0 };
             let skip = if ahead == 0 { skip } else { 0 };
             async move {
-                let pool = this.pool.clone();
+                let pool = this.out.pool().clone();
                 pool.run(seq, move |_| this.bite(&window, offset, len, first, skip)).await
             }
         });
@@ -398,7 +391,7 @@ impl Streams {
         let given = |(row, index): (&u32, &u32)| *row == 0 && *index < skip;
         let used =
             kept.values().iter().zip(index.values()).take_while(|i| given(*i)).count() as u64;
-        let reservation = self.account.force(part.own_bytes(), Held::Window);
+        let reservation = self.out.account().force(part.own_bytes(), Held::Window);
         let chunk = Arc::new(Chunk::new(vec![part], None, Some(reservation)));
         Ok(Bite { chunk, kept, index, first, used, error })
     }
