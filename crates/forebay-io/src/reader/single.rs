@@ -11,7 +11,8 @@
 //! uncompressed pages of just these rows, and takes the way of all others from there: the parquet crate
 //! checks and decodes it.
 //!
-//! This is for flat columns of long strings or bytes, plain or with a dictionary, uncompressed or Snappy.
+//! This is for columns of long strings or bytes outside of lists, plain or with a dictionary, uncompressed
+//! or Snappy.
 //! Everything else, and everything odd, is `None`: the pages are read as a whole then, and if something is
 //! wrong with them, that is where it is said. So it is with pages that have a checksum, which covers all
 //! of their bytes, and where looking for the values turns out to be as dear as reading everything.
@@ -41,6 +42,9 @@ const SMALL: u64 = 128 << 10;
 /// Shorter values are as dear to find one by one as to read all together.
 const VALUE: u64 = 4 << 10;
 
+/// Structs within structs: a level is no more than four bits then.
+const DEEPEST: i16 = 15;
+
 /// Indices of one page are read as a whole; writers make them a hundredth of this.
 const INDICES: u64 = 16 << 20;
 
@@ -66,7 +70,8 @@ pub(super) struct Made {
 /// Where the value of a row is.
 #[derive(Clone, Debug)]
 enum Cell {
-    Null,
+    /// Nowhere: its definition level.
+    Null(u32),
     /// In the dictionary.
     Entry(u32),
     /// Among the bytes that were read.
@@ -87,13 +92,9 @@ struct Page<'a> {
 pub(super) fn read<L: Look>(file: &L, wanted: &Wanted<'_>, at: u64) -> Option<Made> {
     let column = wanted.column;
     let descr = column.column_descr();
-    let flat = descr.max_rep_level() == 0 && descr.max_def_level() <= 1;
+    let flat = descr.max_rep_level() == 0 && descr.max_def_level() <= DEEPEST;
     let ordered = wanted.rows.is_sorted_by(|a, b| a < b);
-    if !flat
-        || !ordered
-        || column.column_path().parts().len() != 1
-        || descr.physical_type() != Type::BYTE_ARRAY
-    {
+    if !flat || !ordered || descr.physical_type() != Type::BYTE_ARRAY {
         return None;
     }
     let snappy = match column.compression() {
@@ -107,18 +108,18 @@ pub(super) fn read<L: Look>(file: &L, wanted: &Wanted<'_>, at: u64) -> Option<Ma
     let length = |r: &Range<u64>| r.end.saturating_sub(r.start);
     let stored =
         pages.iter().map(|p| length(&p.bytes)).fold(length(&dictionary), u64::saturating_add);
-    let optional = descr.max_def_level() == 1;
+    let deepest = u32::try_from(descr.max_def_level()).ok()?;
     if stored < SMALL {
         return None;
     }
     let mut found =
-        Found { file, snappy, optional, most: stored, values: Vec::new(), cells: Vec::new() };
+        Found { file, snappy, deepest, most: stored, values: Vec::new(), cells: Vec::new() };
     for page in &pages {
         found.page(page)?;
     }
     found.look_up(&dictionary)?;
     let Found { values, cells, .. } = found;
-    made::make(wanted, optional, &values, &cells, at)
+    made::make(wanted, deepest, &values, &cells, at)
 }
 
 /// The pages that have wanted rows.
@@ -154,7 +155,8 @@ fn pages_of<'a>(wanted: &Wanted<'a>) -> Option<Vec<Page<'a>>> {
 struct Found<'a, L> {
     file: &'a L,
     snappy: bool,
-    optional: bool,
+    /// The definition level of a value.
+    deepest: u32,
     /// Bytes of values that may be read: what all pages have. Beyond that nothing is saved.
     most: u64,
     values: Vec<u8>,
@@ -171,8 +173,8 @@ impl<L: Look> Found<'_, L> {
             return None;
         }
         let (mut body, levels) =
-            Body::open(self.file, &page.bytes, &header, self.snappy, self.optional)?;
-        let mut levels = Levels::new(levels.as_deref())?;
+            Body::open(self.file, &page.bytes, &header, self.snappy, self.deepest > 0)?;
+        let mut levels = Levels::new(levels.as_deref(), self.deepest)?;
         let mut at = page.first;
         match header.encoding {
             PLAIN => {
@@ -181,11 +183,14 @@ impl<L: Look> Found<'_, L> {
                     return None;
                 }
                 for row in page.wanted {
-                    let (before, present) = levels.until(row - at)?;
+                    let (before, level) = levels.until(row - at)?;
                     at = row + 1;
                     body.pass(before)?;
-                    let cell =
-                        if present { Cell::Read(self.value(&mut body)?) } else { Cell::Null };
+                    let cell = if level == self.deepest {
+                        Cell::Read(self.value(&mut body)?)
+                    } else {
+                        Cell::Null(level)
+                    };
                     self.cells.push(cell);
                 }
             }
@@ -194,10 +199,14 @@ impl<L: Look> Found<'_, L> {
                 let (width, data) = indices.split_first()?;
                 let mut indices = Runs::new(data, u32::from(*width))?;
                 for row in page.wanted {
-                    let (before, present) = levels.until(row - at)?;
+                    let (before, level) = levels.until(row - at)?;
                     at = row + 1;
-                    indices.pass(before)?;
-                    self.cells.push(if present { Cell::Entry(indices.one()?) } else { Cell::Null });
+                    indices.pass(before, 0)?;
+                    self.cells.push(if level == self.deepest {
+                        Cell::Entry(indices.one()?)
+                    } else {
+                        Cell::Null(level)
+                    });
                 }
             }
             _ => return None,
@@ -253,5 +262,105 @@ impl<L: Look> Found<'_, L> {
 impl Cell {
     fn entry(&self) -> Option<u32> {
         if let Self::Entry(entry) = self { Some(*entry) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::{Arc, OnceLock};
+
+    use arrow::array::{ArrayRef, BinaryArray, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+    use parquet::file::properties::WriterProperties;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A file of one page, or of one dictionary, with its footer.
+    fn file(dictionary: bool) -> &'static (Vec<u8>, ParquetMetaData) {
+        static FILES: [OnceLock<(Vec<u8>, ParquetMetaData)>; 2] = [const { OnceLock::new() }; 2];
+        FILES[usize::from(dictionary)].get_or_init(|| {
+            let mut seed = 1u32;
+            let values = (0..40usize).map(|i| {
+                let mut next = || {
+                    seed = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+                    (seed >> 24) as u8
+                };
+                (i % 9 != 4).then(|| (0..9_000 + i * 50).map(|_| next()).collect::<Vec<u8>>())
+            });
+            let column: ArrayRef = Arc::new(BinaryArray::from_iter(values));
+            let batch = RecordBatch::try_from_iter([("a", column)]).unwrap();
+            let props = WriterProperties::builder()
+                .set_compression(Compression::SNAPPY)
+                .set_dictionary_enabled(dictionary)
+                .set_dictionary_page_size_limit(1 << 30)
+                .set_data_page_size_limit(1 << 30)
+                .build();
+            let mut out = Vec::new();
+            let mut writer = ArrowWriter::try_new(&mut out, batch.schema(), Some(props)).unwrap();
+            writer.write(&batch).unwrap();
+            writer.close().unwrap();
+            let footer = ParquetMetaDataReader::new()
+                .with_page_index_policy(parquet::file::metadata::PageIndexPolicy::Required)
+                .parse_and_finish(&bytes::Bytes::from(out.clone()))
+                .unwrap();
+            (out, footer)
+        })
+    }
+
+    fn read_rows(bytes: &Vec<u8>, footer: &ParquetMetaData, rows: &[u64]) -> Option<Made> {
+        let column = footer.row_group(0).column(0);
+        let (start, len) = column.byte_range();
+        let pages = &footer.offset_index().unwrap()[0][0].page_locations;
+        let chunk = start..start + len;
+        let wanted = Wanted { column, chunk, pages, rows, all_rows: 40 };
+        read(bytes, &wanted, bytes.len() as u64)
+    }
+
+    #[test]
+    fn too_many_rows_or_rows_out_of_order_are_left_to_others() {
+        for dictionary in [false, true] {
+            let (bytes, footer) = file(dictionary);
+            let made = read_rows(bytes, footer, &[0, 13, 14, 39]).unwrap();
+            assert!((29_000..31_000).contains(&made.bytes.len()));
+            // 0, 1 to 12, 13 (a null) and 14, 15 to 38, 39.
+            assert_eq!(made.pages.page_locations.len(), 5);
+            let every: Vec<u64> = (0..40).collect();
+            for rows in [&every[..], &[5, 5], &[7, 3], &[40], &[u64::MAX], &[3, u64::MAX - 1]] {
+                assert!(read_rows(bytes, footer, rows).is_none(), "{rows:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn damaged_pages_are_no_panic(
+            dictionary in any::<bool>(),
+            damage in proptest::collection::vec((any::<u32>(), any::<u8>()), 1..5),
+            near in any::<bool>(),
+            row in 0u64..40,
+        ) {
+            let (bytes, footer) = file(dictionary);
+            let mut bytes = bytes.clone();
+            let first = footer.offset_index().unwrap()[0][0].page_locations[0].offset as usize;
+            let len = bytes.len();
+            for (at, byte) in damage {
+                // The headers of both pages, what follows them, or anywhere.
+                let at = at as usize;
+                let at = match (near, at % 2) {
+                    (true, 0) => 4 + at / 2 % 40,
+                    (true, _) => first + at / 2 % 40,
+                    _ => at % len,
+                };
+                bytes[at] = byte;
+            }
+            if let Some(made) = read_rows(&bytes, footer, &[row]) {
+                prop_assert!(made.bytes.len() < len);
+            }
+        }
     }
 }

@@ -105,7 +105,7 @@ pub(super) fn read(
             continue;
         }
         all_bytes += chunk.end - chunk.start;
-        let ranges = needed(&pages, chunk, selection)?;
+        let Some(ranges) = needed(&pages, chunk, selection) else { return Ok(None) };
         some += ranges.iter().map(|r| r.end - r.start).sum::<u64>();
         wanted.extend(ranges);
         index[leaf] = pages;
@@ -127,25 +127,25 @@ pub(super) fn read(
     Ok(Some(Rows { pieces, metadata }))
 }
 
-/// The ranges that the wanted rows of a column need.
+/// The ranges that the wanted rows of a column need, unless they lie outside of it.
 fn needed(
     index: &OffsetIndexMetaData,
     chunk: Range<u64>,
     rows: &RowSelection,
-) -> Result<Vec<Range<u64>>> {
+) -> Option<Vec<Range<u64>>> {
     let mut out = Vec::new();
     let pages = &index.page_locations;
     let first = pages.first().and_then(|p| u64::try_from(p.offset).ok()).unwrap_or(chunk.end);
     if first > chunk.start {
-        out.push(chunk.start..first);
+        out.push(chunk.start..first.min(chunk.end));
     }
     for page in rows.scan_ranges(pages) {
         if page.start < chunk.start || page.end > chunk.end || page.start > page.end {
-            return Err(Error::internal("a page lies outside of its column"));
+            return None;
         }
         out.push(page);
     }
-    Ok(out)
+    Some(out)
 }
 
 #[cfg(test)]

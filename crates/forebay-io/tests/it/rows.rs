@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray};
+use arrow::array::{
+    Array, ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, StructArray,
+};
+use arrow::buffer::NullBuffer;
 use arrow::compute::{concat_batches, take_record_batch};
+use arrow::datatypes::Field;
 use forebay_io::{BlockReader, Dataset};
 use parquet::basic::{Compression, Encoding};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
@@ -31,6 +35,7 @@ struct Shape {
     page: usize,
     /// Bytes of a value.
     len: usize,
+    encoding: Encoding,
 }
 
 const ROWS: usize = 200;
@@ -49,13 +54,18 @@ fn made(shape: Shape) -> RecordBatch {
     let texts = values.iter().map(|v| {
         v.as_ref().map(|v| v.iter().map(|b| char::from(b'!' + b % 90)).collect::<String>())
     });
+    // Pictures beside their names, as data sets of pictures often are.
+    let image = Arc::new(BinaryArray::from_iter(values.iter().map(|v| v.as_deref())));
+    let name = Arc::new(StringArray::from_iter((0..ROWS).map(|i| (i % 3 > 0).then_some("a name"))));
+    let fields = [("bytes", image.data_type()), ("path", name.data_type())];
+    let fields: Vec<Field> =
+        fields.iter().map(|(n, t)| Field::new(*n, (*t).clone(), true)).collect();
+    let nulls = NullBuffer::from_iter((0..ROWS).map(|i| i % 5 > 0));
+    let pair = StructArray::new(fields.into(), vec![Arc::clone(&image) as _, name], Some(nulls));
     RecordBatch::try_from_iter_with_nullable([
         ("id", Arc::new(Int64Array::from_iter_values(0..ROWS as i64)) as ArrayRef, false),
-        (
-            "image",
-            Arc::new(BinaryArray::from_iter(values.iter().map(|v| v.as_deref()))),
-            shape.nulls,
-        ),
+        ("image", image, shape.nulls),
+        ("pair", Arc::new(pair), true),
         ("text", Arc::new(StringArray::from_iter(texts)), true),
     ])
     .unwrap()
@@ -65,7 +75,9 @@ fn props(shape: Shape) -> WriterProperties {
     WriterProperties::builder()
         .set_compression(shape.compression)
         // The second version would have another for strings.
-        .set_encoding(Encoding::PLAIN)
+        .set_column_encoding("image".into(), shape.encoding)
+        .set_column_encoding("text".into(), shape.encoding)
+        .set_column_encoding(vec!["pair".to_owned(), "bytes".to_owned()].into(), shape.encoding)
         .set_dictionary_enabled(shape.dictionary)
         .set_dictionary_page_size_limit(1 << 30)
         .set_data_page_size_limit(1 << 30)
@@ -91,7 +103,7 @@ async fn check(shape: Shape) -> (u64, u64) {
     let dataset = Arc::new(Dataset::open(&source(&[text(&path)])).await.unwrap());
     assert_eq!(dataset.blocks.len(), 2);
     let mut least = (u64::MAX, 0);
-    for columns in [&["image", "id", "text"][..], &["image"], &["id", "text"]] {
+    for columns in [&["image", "id", "text", "pair"][..], &["image"], &["pair", "id"]] {
         let columns: Vec<String> = columns.iter().map(|c| (*c).to_owned()).collect();
         for views in [false, true] {
             let reader = BlockReader::new(Arc::clone(&dataset), &columns).unwrap();
@@ -113,7 +125,7 @@ async fn check(shape: Shape) -> (u64, u64) {
                 ] {
                     let context = format!("{shape:?} {columns:?} {views} {block} {rows:?}");
                     let fetched = reader.fetch_rows(block, rows).await.unwrap().unwrap();
-                    if !rows.is_empty() && columns.len() == 3 {
+                    if !rows.is_empty() && columns.len() == 4 {
                         least = least.min((fetched.bytes(), bytes));
                     }
                     let got = reader.decode(fetched);
@@ -136,6 +148,7 @@ const PLAIN: Shape = Shape {
     index: false,
     page: 1_000,
     len: 12_000,
+    encoding: Encoding::PLAIN,
 };
 
 #[tokio::test]
@@ -158,11 +171,12 @@ async fn large_pages_give_single_values() {
 
 #[tokio::test]
 async fn other_pages_are_read_whole() {
-    // Another codec, short values.
+    // Another codec, short values, another encoding.
     let whole = [
         Shape { compression: Compression::LZ4_RAW, ..PLAIN },
         Shape { compression: Compression::ZSTD(Default::default()), dictionary: true, ..PLAIN },
         Shape { len: 1_500, ..PLAIN },
+        Shape { encoding: Encoding::DELTA_LENGTH_BYTE_ARRAY, ..PLAIN },
     ];
     for shape in whole {
         let (some, all) = check(shape).await;

@@ -124,24 +124,32 @@ impl<'a, L: Look> Body<'a, L> {
     }
 }
 
-/// Which rows of a page have a value.
-pub(super) struct Levels<'a>(Option<Runs<'a>>);
+/// Which rows of a page have a value: those whose definition level is the deepest.
+pub(super) struct Levels<'a> {
+    runs: Option<Runs<'a>>,
+    deepest: u32,
+}
 
 impl<'a> Levels<'a> {
     /// Without levels, all have one.
-    pub(super) fn new(levels: Option<&'a [u8]>) -> Option<Self> {
-        Some(Self(match levels {
-            Some(data) => Some(Runs::new(data, 1)?),
+    pub(super) fn new(levels: Option<&'a [u8]>, deepest: u32) -> Option<Self> {
+        let runs = match levels {
+            Some(data) => Some(Runs::new(data, width(deepest))?),
             None => None,
-        }))
+        };
+        Some(Self { runs, deepest })
     }
 
-    /// Passes over rows: how many of them have a value, and whether the one after them has.
-    pub(super) fn until(&mut self, rows: u64) -> Option<(u64, bool)> {
-        let Some(runs) = &mut self.0 else { return Some((rows, true)) };
-        let before = runs.pass(rows)?;
-        let present = runs.one()?;
+    /// Passes over rows: how many of them have a value, and the level of the one after them.
+    pub(super) fn until(&mut self, rows: u64) -> Option<(u64, u32)> {
+        let Some(runs) = &mut self.runs else { return Some((rows, self.deepest)) };
+        let before = runs.pass(rows, self.deepest)?;
         // A run may hold a number that is no level.
-        (before <= rows && present <= 1).then_some((before, present == 1))
+        Some((before, runs.one().filter(|level| *level <= self.deepest)?))
     }
+}
+
+/// Bits of a level.
+pub(super) fn width(deepest: u32) -> u32 {
+    u32::BITS - deepest.leading_zeros()
 }

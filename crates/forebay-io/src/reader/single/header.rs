@@ -257,6 +257,11 @@ mod tests {
         assert_eq!((header.kind, header.values, header.encoding), (Kind::Data, 3, PLAIN));
         assert_eq!((header.levels, header.compressed, header.uncompressed), (RLE, 70_000, 70_000));
         assert_eq!((header.checksum, header.len), (false, bytes.len() as u64));
+        // A checksum lies between the sizes and the numbers of the page.
+        let mut checked = bytes.clone();
+        let struct_at = checked.iter().position(|b| *b == 0x20 | STRUCT).unwrap();
+        checked.splice(struct_at..=struct_at, [0x10 | I32, 9, 0x10 | STRUCT]);
+        assert!(Header::parse(&checked).unwrap().checksum);
         for cut in 0..bytes.len() {
             assert_eq!(Header::parse(&bytes[..cut]), None);
         }

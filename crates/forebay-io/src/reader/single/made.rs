@@ -8,13 +8,14 @@ use bytes::Bytes;
 use parquet::basic::{Compression, Encoding};
 use parquet::file::page_index::offset_index::{OffsetIndexMetaData, PageLocation};
 
+use super::body::width;
 use super::header::{varint, write_plain};
 use super::{Cell, Made, Wanted};
 
 /// Makes the chunk, to be placed at an offset.
 pub(super) fn make(
     wanted: &Wanted<'_>,
-    optional: bool,
+    deepest: u32,
     values: &[u8],
     cells: &[Cell],
     at: u64,
@@ -43,8 +44,8 @@ pub(super) fn make(
         }
         let (own, rest) = cells.split_at_checked(run)?;
         body.clear();
-        if optional {
-            levels(own, &mut body)?;
+        if deepest > 0 {
+            levels(own, deepest, &mut body)?;
         }
         let size = |c: &Cell| if let Cell::Read(r) = c { r.len().saturating_add(4) } else { 0 };
         let size = own.iter().map(size).fold(body.len(), usize::saturating_add);
@@ -88,14 +89,16 @@ pub(super) fn make(
     Some(Made { column, pages, bytes: Bytes::from(out) })
 }
 
-/// Which rows have a value: their number of bytes, and a packed run of groups of eight.
-fn levels(cells: &[Cell], out: &mut Vec<u8>) -> Option<()> {
-    let groups = cells.chunks(8);
+/// The levels of rows: their number of bytes, and a packed run of groups of eight.
+fn levels(cells: &[Cell], deepest: u32, out: &mut Vec<u8>) -> Option<()> {
+    let (width, groups) = (width(deepest), cells.chunks(8));
     let mut packed = Vec::new();
     varint((groups.len() as u64) << 1 | 1, &mut packed);
-    packed.extend(groups.map(|group| {
-        group.iter().rev().fold(0u8, |bits, c| bits << 1 | u8::from(!matches!(c, Cell::Null)))
-    }));
+    for group in groups {
+        let level = |c: &Cell| if let Cell::Null(level) = c { *level } else { deepest };
+        let bits = group.iter().rev().fold(0u64, |bits, c| bits << width | u64::from(level(c)));
+        packed.extend(bits.to_le_bytes().get(..width as usize)?);
+    }
     out.extend(u32::try_from(packed.len()).ok()?.to_le_bytes());
     out.append(&mut packed);
     Some(())
