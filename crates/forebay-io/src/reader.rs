@@ -8,6 +8,7 @@
 mod chunks;
 mod decode;
 mod ranges;
+mod single;
 mod sparse;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +20,10 @@ use bytes::Bytes;
 use forebay_core::{Error, Result, suggest};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
-use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
 use crate::blocking;
 use crate::dataset::{Block, DataFile, Dataset};
-use crate::footer::{chunk_range, int96, parse_error};
+use crate::footer::{int96, parse_error};
 use crate::listing::{FilePlace, hive};
 use crate::store::{local, remote};
 
@@ -55,8 +55,8 @@ pub struct Fetched {
     rows: u64,
     /// Sorted by offset.
     pieces: Vec<(u64, Bytes)>,
-    /// The footer with page locations that were found by walking, in place of the file's own.
-    walked: Option<ArrowReaderMetadata>,
+    /// The block's row group alone, as the pieces have it, in place of the file's own footer.
+    alone: Option<ArrowReaderMetadata>,
 }
 
 impl Fetched {
@@ -242,80 +242,46 @@ impl BlockReader {
                 .await
                 .map_err(|e| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group))?
         };
-        Ok(Fetched { block: number, selection, rows: count, pieces, walked: None })
+        Ok(Fetched { block: number, selection, rows: count, pieces, alone: None })
     }
 
     /// Reads single rows of a block (numbers within it, ascending, without repeats), of the rest only
-    /// what shares their pages. `None` where that would cost a request for each page: a remote file
-    /// without a page index.
+    /// what shares their pages, and less where values can be read singly. `None` where that would cost a
+    /// request for each page: a remote file without a page index.
     pub async fn fetch_rows(&self, block: usize, rows: &[u32]) -> Result<Option<Fetched>> {
         let number = block;
-        let (block, file) = self.block(number)?;
+        let (block, _) = self.block(number)?;
+        let file = &self.dataset.files[block.file];
         let within = select_rows(rows, block.len());
-        if rows.is_empty() || ranges::page_index(file, block.row_group).is_some() {
-            return self.fetch(number, Some(&within)).await.map(Some);
-        }
-        let FilePlace::Local(path) = &file.place else { return Ok(None) };
+        let indexed = ranges::page_index(file, block.row_group).is_some();
+        let path = match &file.place {
+            FilePlace::Remote(..) if !rows.is_empty() && !indexed => return Ok(None),
+            FilePlace::Local(path) if !rows.is_empty() => path.clone(),
+            _ => return self.fetch(number, Some(&within)).await.map(Some),
+        };
         let plan = self.plan(block.file)?;
         let Some(selection) = block_selection(block, file, Some(&within))? else {
             return self.fetch(number, None).await.map(Some);
         };
         let work = {
-            let (path, uri, pin, size) =
-                (path.clone(), Arc::clone(&file.uri), file.pin.clone(), file.size);
-            let (metadata, plan, row_group) =
-                (Arc::clone(&file.metadata), Arc::clone(&plan), block.row_group);
-            let selection = selection.clone();
-            move || {
-                let open = Arc::new(local::open_pinned(&path, &uri, &pin)?);
-                let group = metadata.row_group(row_group);
-                let none = OffsetIndexMetaData {
-                    page_locations: Vec::new(),
-                    unencoded_byte_array_data_bytes: None,
-                };
-                let mut index = vec![none; group.num_columns()];
-                let mut wanted = Vec::new();
-                let (mut some, mut all_bytes) = (0, 0);
-                for leaf in &plan.leaves {
-                    let Some(pages) = crate::pages::walk(&open, &uri, size, group, *leaf)? else {
-                        return Ok(None);
-                    };
-                    let chunk = chunk_range(group.column(*leaf)).unwrap_or_default();
-                    all_bytes += chunk.end - chunk.start;
-                    let ranges = sparse::ranges(&pages, chunk, &selection)?;
-                    some += ranges.iter().map(|r| r.end - r.start).sum::<u64>();
-                    wanted.extend(ranges);
-                    index[*leaf] = pages;
-                }
-                if some > all_bytes / 2 {
-                    return Ok(None);
-                }
-                let mut all = vec![Vec::new(); metadata.num_row_groups()];
-                all[row_group] = index;
-                let stop = AtomicBool::new(false);
-                let wanted = ranges::coalesce(wanted, false);
-                let bytes = local::read_ranges(&path, &uri, &pin, &wanted, &stop)?;
-                let metadata =
-                    (*metadata).clone().into_builder().set_offset_index(Some(all)).build();
-                let pieces = wanted.into_iter().map(|r| r.start).zip(bytes).collect();
-                Ok(Some((pieces, metadata)))
-            }
+            let (file, plan, block) = (Arc::clone(file), Arc::clone(&plan), block.clone());
+            let (rows, selection) = (rows.to_vec(), selection.clone());
+            move || sparse::read(&path, &file, &plan, &block, &rows, &selection)
         };
         let named = |e: Error| e.in_file(Arc::clone(&file.uri)).in_row_group(block.row_group);
-        let Some((pieces, metadata)) = blocking::run(work).await.map_err(named)? else {
+        let Some(found) = blocking::run(work).await.map_err(named)? else {
             // Large pages, or nested columns: the rows come out of the whole block.
             return self.fetch(number, Some(&within)).await.map(Some);
         };
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(plan.reader.schema()));
-        let walked = ArrowReaderMetadata::try_new(Arc::new(metadata), options)
+        let alone = ArrowReaderMetadata::try_new(Arc::new(found.metadata), options)
             .map_err(|e| parse_error(e, &file.uri, "its schema cannot be read"))?;
-        let rows = rows.len() as u64;
         Ok(Some(Fetched {
             block: number,
             selection: Some(selection),
-            rows,
-            pieces,
-            walked: Some(walked),
+            rows: rows.len() as u64,
+            pieces: found.pieces,
+            alone: Some(alone),
         }))
     }
 

@@ -8,11 +8,13 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field};
 use forebay_core::{Error, ErrorKind, Result};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelectionPolicy,
+};
 use parquet::errors::ParquetError;
 
 use super::chunks::Chunks;
-use super::{BlockReader, ColumnSource, Fetched, FilePlan, partition_array};
+use super::{BlockReader, ColumnSource, Fetched, FilePlan, partition_array, ranges};
 use crate::dataset::{Block, DataFile};
 use crate::footer::parse_error;
 use crate::schema::adapt;
@@ -201,13 +203,22 @@ fn run(
 ) -> std::result::Result<(), Failure> {
     let mut reader = contained(|| -> std::result::Result<ParquetRecordBatchReader, Failure> {
         let chunks = Chunks::new(&fetched.pieces, file.size);
-        let metadata = fetched.walked.as_ref().unwrap_or(&plan.reader).clone();
-        let mut builder = ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata)
-            .with_row_groups(vec![block.row_group])
-            .with_projection(mask.clone())
-            .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));
+        let (metadata, row_group) = match &fetched.alone {
+            Some(alone) => (alone, 0),
+            None => (&plan.reader, block.row_group),
+        };
+        let mut builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, metadata.clone())
+                .with_row_groups(vec![row_group])
+                .with_projection(mask.clone())
+                .with_batch_size(usize::try_from(at_once).unwrap_or(usize::MAX));
         if let Some(selection) = &fetched.selection {
             builder = builder.with_row_selection(selection.clone());
+            // Left to itself, the reader decodes the rows between short runs too, and throws them away.
+            // Where pages are known, those between were not read.
+            if fetched.alone.is_some() || ranges::page_index(file, block.row_group).is_some() {
+                builder = builder.with_row_selection_policy(RowSelectionPolicy::Selectors);
+            }
         }
         Ok(builder.build()?)
     })?;

@@ -10,6 +10,7 @@ mod faults;
 mod files;
 mod listing;
 mod read;
+mod rows;
 mod s3;
 mod s3_server;
 mod scan_speed;
