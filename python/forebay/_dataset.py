@@ -26,6 +26,11 @@ def _uris(uri: Uri | Sequence[Uri]) -> list[str]:
     return [_arguments.path("read_parquet", u) for u in many]
 
 
+def _absolute(uri: str) -> str:
+    """Fix a local path, so that it means the same file after a change of directory."""
+    return uri if "://" in uri else os.path.abspath(uri)
+
+
 def _given(**arguments: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if v is not None}
 
@@ -167,7 +172,7 @@ def read_snapshot(
     return _open_parquet(
         "read_snapshot",
         columns,
-        snapshot=_arguments.path("read_snapshot", uri),
+        snapshot=_absolute(_arguments.path("read_snapshot", uri)),
         endpoint=endpoint,
         region=region,
         path_style=path_style,

@@ -167,6 +167,10 @@ class Loader:
             A state of a later version of Forebay.
         """
         self._fix_world()
+        if not isinstance(state_dict, Mapping):
+            raise _arguments.wrong(
+                "load_state_dict", "state_dict", state_dict, "what state_dict() gave"
+            )
         try:
             text = json.dumps(dict(state_dict))
         except (TypeError, ValueError) as e:
@@ -205,6 +209,11 @@ class Loader:
             divides ``lanes``, and up to the world size where ranks share lanes.
         """
         return self._native.stats()
+
+    @property
+    def _is_stream(self) -> bool:
+        """Whether rows are multiplied, so that the lanes are streams without an end."""
+        return "steps" in json.loads(self._options)
 
     def _again(self) -> tuple[Dataset, str, tuple[int, int], dict[str, Any]]:
         """What makes this loader again in another process; see `remake`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from forebay._errors import UnsupportedError
 from forebay._loader import remake
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ class Steps(IterableDataset):
         worker = get_worker_info()
         if worker is None:
             return iter(self._loader)
+        if self._loader._is_stream:
+            # Also with one worker: it begins anew with every loop, and cannot say where it was.
+            msg = (
+                "loader.as_torch(): the steps of a stream are made in one process\n"
+                "  hint: use num_workers=0, or the loader itself: its threads do the work"
+            )
+            raise UnsupportedError(msg)
         return self._loader._steps(worker.id, worker.num_workers)
 
     def __len__(self) -> int:

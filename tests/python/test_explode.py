@@ -458,8 +458,8 @@ def test_a_lane_that_gives_nothing_is_named(rows: fb.Dataset) -> None:
         _loader(rows.filter("id < 0").explode("tokens"))
     with pytest.raises(fb.InvalidInputError, match="3 rows for 4 lanes"):
         _loader(rows.filter("id < 3").explode("tokens"))
-    loader = _loader(rows.explode("tokens").filter("tokens = 10"))
-    with pytest.raises(fb.ForebayError, match=r"lane \d gave no sample in the whole of pass \d"):
+    loader = _loader(rows.explode("tokens").filter("tokens = -1"))
+    with pytest.raises(fb.ForebayError, match=r"lane \d gave no sample in 64 whole passes"):
         list(loader)
 
 
@@ -515,3 +515,43 @@ def test_long_lists_in_little_memory(tmp_path: Path) -> None:
     loader = ds.loader(64, lanes=2, window=1, steps=300, format="numpy", memory_limit=limit)
     assert sum(len(batch["n"]) for batch in loader) == 64 * 300
     assert loader.stats()["memory_peak"] <= limit
+
+
+def test_an_unlucky_lane_goes_on_with_the_next_pass(tmp_path: Path) -> None:
+    # Three rows a lane, half of all rows empty: now and then a lane has the empty ones only.
+    columns = {"tokens": [[i] if i % 2 else [] for i in range(12)]}
+    ds = fb.read_parquet(write(tmp_path / "a.parquet", columns)).explode("tokens")
+    lanes = [
+        ds.loader(global_batch_size=4, lanes=4, steps=500, rank=rank, world_size=4, format="numpy")
+        for rank in range(4)
+    ]
+    for lane in lanes:
+        seen = [int(batch["tokens"][0]) for batch in lane]
+        assert len(seen) == 500
+        assert set(seen) == {1, 3, 5, 7, 9, 11}
+    # Where nothing can come, one lane alone says so at once.
+    with pytest.raises(fb.DataError, match="in the whole of pass 0"):
+        list(ds.filter("tokens < 0").loader(4, steps=1))
+
+
+def test_workers_of_a_data_loader_are_refused(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    path = write(tmp_path / "a.parquet", {"tokens": [[1, 2], [3]]})
+    loader = fb.read_parquet(path).explode("tokens").loader(1, steps=3)
+    assert len(list(DataLoader(loader.as_torch(), batch_size=None))) == 3
+    with pytest.raises(fb.UnsupportedError, match="num_workers=0"):
+        list(DataLoader(loader.as_torch(), batch_size=None, num_workers=1))
+
+
+def test_states_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"tokens": [[1, 2]] * 8})
+    loader = fb.read_parquet(path).explode("tokens").loader(4, lanes=4, steps=3, format="numpy")
+    next(iter(loader))
+    state = loader.state_dict()
+    for wrong in [{"lanes": 2}, {"positions": [state["positions"][0] | {"next": [2**63, 0, 0]}]}]:
+        with pytest.raises(fb.ForebayError, match=r"load_state_dict|positions"):
+            loader.load_state_dict(state | wrong)
+    for nothing in ([], "", None):
+        with pytest.raises(TypeError, match="state_dict"):
+            loader.load_state_dict(nothing)  # type: ignore[arg-type]

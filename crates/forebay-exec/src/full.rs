@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_core::budget::Held;
 use forebay_core::{Error, ErrorKind, Result, text};
-use forebay_io::cache::{Claim, Entry, PAUSE, Waiting};
+use forebay_io::cache::{Claim, Entry, PAUSE, Waiting, folder};
 use forebay_io::rowstore::{Found, RowStore, StoreWriter};
 use forebay_io::{BlockRows, RowSets, file_work};
 use forebay_plan::PlanHash;
@@ -302,9 +302,10 @@ fn nowhere(rows: u64, limit: u64) -> Error {
     Error::new(
         ErrorKind::Resource,
         format!(
-            "shuffle=\"full\" keeps all rows: they take {}, a quarter of memory_limit is {}, and there is no cache folder that can be written",
+            "shuffle=\"full\" keeps all rows: they take {}, a quarter of memory_limit is {}, and the cache folder {} cannot be written",
             text::bytes(rows),
-            text::bytes(limit / SHARE)
+            text::bytes(limit / SHARE),
+            folder().map_or("(none is set)".into(), |f| f.display().to_string())
         ),
     )
     .at_place("loader(shuffle=\"full\")")

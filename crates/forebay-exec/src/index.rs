@@ -107,7 +107,8 @@ impl Evaluation<'_> {
         mut tick: impl FnMut() -> Result<()>,
     ) -> Result<RowSets> {
         let most = totals.iter().map(|t| t / 8 + 64).sum();
-        let part = keep.map(|(_, claim)| claim.create(most)).transpose()?;
+        // A disk without room is no reason to stop: the rows are then kept in memory.
+        let part = keep.and_then(|(_, claim)| claim.create(most).ok());
         let mut sets = RowSetWriter::new(totals, part);
         let mut ordered = Ordered::new(&self.filter);
         let (threads, stats) = (self.threads, self.stats);

@@ -30,6 +30,15 @@ const LONG: Duration = Duration::from_secs(10);
 /// Room that is left on the disk for others.
 const MARGIN: u64 = 64 << 20;
 
+/// The cache folder, whether it is there or not.
+pub fn folder() -> Option<PathBuf> {
+    let of =
+        |variable: &str| std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from);
+    of("FOREBAY_CACHE_DIR")
+        .or_else(|| of("XDG_CACHE_HOME").map(|d| d.join("forebay")))
+        .or_else(|| of("HOME").map(|d| d.join(".cache/forebay")))
+}
+
 /// The place of an entry.
 #[derive(Clone, Debug)]
 pub struct Entry {
@@ -42,12 +51,7 @@ impl Entry {
     /// An entry of the cache folder: `FOREBAY_CACHE_DIR`, else `XDG_CACHE_HOME/forebay`, else
     /// `~/.cache/forebay`. `None` where there is no folder that can be written.
     pub fn in_cache(name: &str) -> Option<Self> {
-        let of = |variable: &str| {
-            std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from)
-        };
-        let folder = of("FOREBAY_CACHE_DIR")
-            .or_else(|| of("XDG_CACHE_HOME").map(|d| d.join("forebay")))
-            .or_else(|| of("HOME").map(|d| d.join(".cache/forebay")))?;
+        let folder = folder()?;
         // What is kept are rows of the user's data: nobody else's business.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
         Some(Self { path: folder.join(name), own: true }).filter(Self::can_be_made)
@@ -74,7 +78,10 @@ impl Entry {
 
     /// The entry, where it is there.
     pub fn open(&self) -> Option<File> {
-        let file = File::open(&self.path).ok()?;
+        // Something else may have its name: a pipe would be waited for, a link followed.
+        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+        let open = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&self.path);
+        let file = open.ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
         // It is in use; where the time cannot be set, it will be made again some day.
         let _ = file.set_modified(SystemTime::now());
         Some(file)
@@ -161,11 +168,14 @@ impl Claim {
             Some(_) => path.clone(),
             None => self.entry.named(".", &format!(".{}.part", uuid::Uuid::new_v4().simple())),
         };
+        let free = || free(&self.entry.path);
+        let wanted = bytes.saturating_add(MARGIN);
         if self.entry.own {
-            sweep(&self.entry.path, Some(KEPT), || false);
-            sweep(&self.entry.path, None, || has_room(&path, bytes));
+            let others = Others::of(&self.entry.path);
+            others.remove_unused();
+            others.make_room(wanted, free);
         }
-        if !has_room(&path, bytes) {
+        if free() < wanted {
             return Err(no_room(&self.entry.path, bytes, self.entry.own));
         }
         let file = open_to_write(&path, true).map_err(part)?;
@@ -230,11 +240,10 @@ fn open_to_write(path: &Path, truncate: bool) -> io::Result<File> {
     options.mode(0o600).open(path)
 }
 
-/// Whether the disk has room for so many bytes. Where it does not say, writing will tell.
-fn has_room(path: &Path, bytes: u64) -> bool {
+/// Free bytes of the disk that a file is on. Where it does not say, writing will tell.
+fn free(path: &Path) -> u64 {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    rustix::fs::statvfs(folder)
-        .map_or(true, |s| s.f_bavail.saturating_mul(s.f_frsize) >= bytes.saturating_add(MARGIN))
+    rustix::fs::statvfs(folder).map_or(u64::MAX, |s| s.f_bavail.saturating_mul(s.f_frsize))
 }
 
 fn no_room(path: &Path, bytes: u64, own: bool) -> Error {
@@ -244,34 +253,97 @@ fn no_room(path: &Path, bytes: u64, own: bool) -> Error {
     } else {
         "make room there"
     };
-    let what = format!("{} has no room for {}", folder.display(), text::bytes(bytes));
+    let what = format!(
+        "{} has no room for a file of {}: {} are free, of which {} are left to others",
+        folder.display(),
+        text::bytes(bytes),
+        text::bytes(free(path)),
+        text::bytes(MARGIN)
+    );
     Error::new(ErrorKind::Resource, what).with_hint(elsewhere)
 }
 
-/// Removes other entries of the cache folder, the oldest first, those alone that are older than `age`,
-/// until `enough`.
-fn sweep(keep: &Path, age: Option<Duration>, enough: impl Fn() -> bool) {
-    let Some(Ok(folder)) = keep.parent().map(std::fs::read_dir) else { return };
-    // A part may be somebody's who is at work, unless it is old.
-    let ours = |path: &Path| {
-        let kind = path.extension().unwrap_or_default();
-        kind == "rows" || kind == "store" || (kind == "part" && age.is_some())
-    };
-    let mut found: Vec<(SystemTime, PathBuf)> = folder
-        .filter_map(|e| {
-            let path = e.ok()?.path();
-            let kept = path != keep && ours(&path);
-            kept.then(|| Some((std::fs::symlink_metadata(&path).ok()?.modified().ok()?, path)))?
-        })
-        .collect();
-    found.sort();
-    for (used, path) in found {
-        let old = age.is_none_or(|age| used.elapsed().is_ok_and(|unused| unused > age));
-        if enough() || !old {
-            return;
-        }
+/// The error of an entry in which damage was found. It is removed, so that it is made again.
+pub(crate) fn damaged(path: &Path, file: &File) -> Error {
+    use std::os::unix::fs::MetadataExt;
+    let place = |about: io::Result<std::fs::Metadata>| about.ok().map(|m| (m.dev(), m.ino()));
+    // By then another process may have made it again.
+    if place(file.metadata()) == place(std::fs::symlink_metadata(path)) {
         let _ = std::fs::remove_file(path);
     }
+    let name = path.display().to_string();
+    Error::new(ErrorKind::Corrupt, format!("{name} has changed since it was made"))
+        .in_file(name)
+        .with_hint(
+            "it is a file of Forebay's own, and was removed: start again, and it is made again",
+        )
+}
+
+/// The other entries of a cache folder, those first that were not used for longest.
+struct Others(Vec<(SystemTime, u64, PathBuf)>);
+
+impl Others {
+    fn of(entry: &Path) -> Self {
+        let Some(Ok(folder)) = entry.parent().map(std::fs::read_dir) else {
+            return Self(Vec::new());
+        };
+        let mut found: Vec<(SystemTime, u64, PathBuf)> = folder
+            .filter_map(|e| {
+                let path = e.ok()?.path();
+                let about = std::fs::symlink_metadata(&path).ok()?;
+                let ours = path != entry && about.is_file() && is_our_name(&path);
+                ours.then(|| Some((about.modified().ok()?, about.len(), path)))?
+            })
+            .collect();
+        found.sort();
+        Self(found)
+    }
+
+    fn remove_unused(&self) {
+        for (used, _, path) in &self.0 {
+            if used.elapsed().is_ok_and(|unused| unused > KEPT) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Removes complete entries until so much is free; none where all of them would not do.
+    fn make_room(&self, wanted: u64, free: impl Fn() -> u64) {
+        // A part may be somebody's who is at work.
+        let whole =
+            || self.0.iter().filter(|(_, _, path)| path.extension() != Some("part".as_ref()));
+        let all: u64 = whole().map(|(_, bytes, _)| bytes).sum();
+        if free().saturating_add(all) < wanted {
+            return;
+        }
+        for (_, _, path) in whole() {
+            if free() >= wanted {
+                return;
+            }
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a file has a name that Forebay gives: 16 hexadecimal digits, a dash, 32 more, and the kind;
+/// of an unfinished one, with a dot before and more behind.
+fn is_our_name(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|n| n.to_str()) else { return false };
+    let (name, part) = match (name.strip_prefix('.'), name.strip_suffix(".part")) {
+        (Some(name), Some(_)) => (name.trim_end_matches(".part"), true),
+        (None, None) => (name, false),
+        _ => return false,
+    };
+    let Some((key, kind)) = name.split_once('.') else { return false };
+    let Some((id, hash)) = key.split_once('-') else { return false };
+    let digits =
+        |text: &str, n: usize| text.len() == n && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let kinds = if part {
+        kind.starts_with("rows") || kind.starts_with("store")
+    } else {
+        kind == "rows" || kind == "store"
+    };
+    digits(id, 16) && digits(hash, 32) && kinds
 }
 
 #[cfg(test)]
@@ -354,22 +426,61 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let entry = entry(folder.path());
         let old = SystemTime::now() - KEPT - Duration::from_secs(60);
+        let ours = |c: &str, kind: &str| format!("{}-{}.{kind}", c.repeat(16), c.repeat(32));
+        let theirs = ["backup.store.part", "my.store", "notes.txt", "train.rows"];
         for (name, used) in [
-            ("a.rows", old),
-            ("b.store", old),
-            (".d.rows.part", old),
-            ("c.rows", SystemTime::now()),
-            ("notes.txt", old),
-        ] {
+            (ours("a", "rows"), old),
+            (ours("b", "store"), old),
+            (format!(".{}.part", ours("d", "rows")), old),
+            (ours("c", "rows"), SystemTime::now()),
+        ]
+        .into_iter()
+        .chain(theirs.iter().map(|name| ((*name).to_owned(), old)))
+        {
             File::create(folder.path().join(name)).unwrap().set_modified(used).unwrap();
         }
         entry.claim(|| Ok(())).unwrap().create(0).unwrap().commit().unwrap();
-        assert_eq!(names(folder.path()), ["c.rows", "notes.txt", "x.rows"]);
+        let mut left: Vec<String> = theirs.iter().map(|name| (*name).to_owned()).collect();
+        left.extend([ours("c", "rows"), "x.rows".to_owned()]);
+        left.sort();
+        assert_eq!(names(folder.path()), left);
+        // Nothing is removed for a file that will not fit anyway.
         let claim = entry.claim(|| Ok(())).unwrap();
-        let error = claim.create(u64::MAX / 2).err().unwrap();
-        assert!(error.report().contains("FOREBAY_CACHE_DIR"), "{}", error.report());
+        let error = claim.create(u64::MAX / 2).err().unwrap().report();
+        assert!(error.contains("FOREBAY_CACHE_DIR"), "{error}");
+        assert!(error.contains("are free"), "{error}");
         drop(claim);
-        assert_eq!(names(folder.path()), ["notes.txt", "x.rows"], "the last resort");
+        assert_eq!(names(folder.path()), left);
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |c: &str| format!("{}-{}.store", c.repeat(16), c.repeat(32));
+        for (i, c) in ["a", "b", "c"].iter().enumerate() {
+            let path = folder.path().join(name(c));
+            std::fs::write(&path, [0; 100]).unwrap();
+            let used = SystemTime::now() - Duration::from_secs(100 - i as u64);
+            File::open(&path).unwrap().set_modified(used).unwrap();
+        }
+        let others = || Others::of(&folder.path().join("x.store"));
+        let free = || 1_000 - 100 * names(folder.path()).len() as u64;
+        others().make_room(1_001, free);
+        assert_eq!(names(folder.path()).len(), 3, "it would not do");
+        others().make_room(850, free);
+        assert_eq!(names(folder.path()), [name("c")]);
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let entry = entry(folder.path());
+        std::fs::create_dir(entry.path()).unwrap();
+        assert!(entry.open().is_none());
+        std::fs::remove_dir(entry.path()).unwrap();
+        std::fs::write(folder.path().join("other"), "").unwrap();
+        std::os::unix::fs::symlink(folder.path().join("other"), entry.path()).unwrap();
+        assert!(entry.open().is_none());
     }
 
     #[test]

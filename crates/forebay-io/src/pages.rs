@@ -6,11 +6,12 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use forebay_core::sync::lock;
-use forebay_core::{Error, Result};
+use forebay_core::{Error, ErrorKind, Result};
 use parquet::column::page::PageReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
@@ -45,6 +46,25 @@ impl Look for File {
 
 /// The page locations of a column, or none where rows cannot be told from its headers.
 pub(crate) fn walk<L: Look>(
+    file: &Arc<L>,
+    uri: &Arc<str>,
+    size: u64,
+    group: &RowGroupMetaData,
+    leaf: usize,
+) -> Result<Option<OffsetIndexMetaData>> {
+    // A panic in the parser is a defect of it that the file sets off. AssertUnwindSafe holds because
+    // the closure borrows immutable data only, and what it builds is dropped with it.
+    catch_unwind(AssertUnwindSafe(|| walk_headers(file, uri, size, group, leaf))).unwrap_or_else(
+        |_| {
+            let message = format!("{uri} is damaged: a page header cannot be read");
+            Err(Error::new(ErrorKind::Corrupt, message)
+                .in_file(Arc::clone(uri))
+                .with_hint("copy or write it again"))
+        },
+    )
+}
+
+fn walk_headers<L: Look>(
     file: &Arc<L>,
     uri: &Arc<str>,
     size: u64,

@@ -13,11 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Error, Result};
 use twox_hash::XxHash64;
 
 use crate::cache::table::{self, Magic};
-use crate::cache::{Entry, Part};
+use crate::cache::{self, Entry, Part};
 
 const MAGIC: &Magic = b"forebay rows 1\n\0";
 
@@ -84,8 +84,12 @@ impl RowSets {
         self.blocks[block].count == self.totals[block]
     }
 
-    /// Bytes that this takes in memory.
+    /// Bytes that this takes in memory; the counts alone, which are as many as there are blocks, are part
+    /// of the dataset's own list.
     pub fn bytes(&self) -> u64 {
+        if (0..self.blocks.len()).all(|block| self.is_whole(block)) {
+            return 0;
+        }
         let packed = match &self.packed {
             Packed::Memory(bytes) => bytes.len(),
             Packed::File(..) => 0,
@@ -113,9 +117,9 @@ impl RowSets {
             Packed::File(file, path) => {
                 own.resize(line.len as usize, 0);
                 file.read_exact_at(&mut own, line.offset)
-                    .map_err(|e| damaged(path).with_source(e))?;
+                    .map_err(|e| cache::damaged(path, file).with_source(e))?;
                 if XxHash64::oneshot(0, &own) != line.checksum {
-                    return Err(damaged(path));
+                    return Err(cache::damaged(path, file));
                 }
                 &own
             }
@@ -123,7 +127,7 @@ impl RowSets {
         let rows = unpack(packed, total, line.count);
         rows.map(BlockRows::Some).ok_or_else(|| match &self.packed {
             Packed::Memory(_) => Error::internal("the rows of a block cannot be unpacked"),
-            Packed::File(_, path) => damaged(path),
+            Packed::File(file, path) => cache::damaged(path, file),
         })
     }
 
@@ -141,13 +145,6 @@ impl RowSets {
         let packed = Packed::File(file, entry.path().to_owned());
         Some(Self { totals, blocks: lines, packed })
     }
-}
-
-fn damaged(path: &std::path::Path) -> Error {
-    let name = path.display().to_string();
-    Error::new(ErrorKind::Corrupt, format!("{name} has changed since it was opened"))
-        .in_file(name)
-        .with_hint("it is a file of Forebay's own: delete it, and it is made again")
 }
 
 /// No packed block is larger: zstd adds a little where nothing can be packed.
@@ -333,6 +330,7 @@ mod tests {
         assert!(read(&whole, &Arc::from([1_000, 7, 9])).is_none());
         std::fs::OpenOptions::new().write(true).open(entry.path()).unwrap().set_len(20).unwrap();
         let error = open.block(0).unwrap_err().report();
-        assert!(error.contains("delete it"), "{error}");
+        assert!(error.contains("start again"), "{error}");
+        assert!(!entry.path().exists());
     }
 }

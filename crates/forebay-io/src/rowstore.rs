@@ -12,11 +12,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Error, Result};
 use twox_hash::XxHash64;
 
 use crate::cache::table::{self, Magic};
-use crate::cache::{Entry, Part};
+use crate::cache::{self, Entry, Part};
 
 const MAGIC: &Magic = b"forebay store 1\n";
 const CHECKSUM: usize = 4;
@@ -134,7 +134,8 @@ impl RowStore {
     /// # Errors
     /// A file that cannot be read, or was damaged since it was opened.
     pub fn rows(&self, block: usize, rows: &[u32], found: &mut Found) -> Result<()> {
-        let segment = self.lines.get(block).ok_or_else(|| self.damaged())?;
+        let beyond = || Error::internal("a block beyond the last");
+        let segment = self.lines.get(block).ok_or_else(beyond)?;
         if rows.last().is_some_and(|r| u64::from(*r) >= segment.rows) {
             return Err(Error::internal("a row beyond its block"));
         }
@@ -189,10 +190,7 @@ impl RowStore {
     }
 
     fn damaged(&self) -> Error {
-        let name = self.path.display().to_string();
-        Error::new(ErrorKind::Corrupt, format!("{name} has changed since it was made"))
-            .in_file(name)
-            .with_hint("it is a file of Forebay's own: delete it, and it is made again")
+        cache::damaged(&self.path, &self.file)
     }
 }
 
@@ -321,7 +319,8 @@ mod tests {
             assert!(store.rows(3, &[0], &mut Found::default()).is_err());
             std::fs::write(entry.path(), "").unwrap();
             let error = store.rows(1, &[2], &mut Found::default()).unwrap_err().report();
-            assert!(error.contains("delete it"), "{error}");
+            assert!(error.contains("start again"), "{error}");
+            assert!(!entry.path().exists());
         }
     }
 }

@@ -225,6 +225,7 @@ impl LoaderState {
             }
         };
         let at = |e: Error| e.at_place("load_state_dict(...)");
+        let lanes = positive("lanes")?;
         Ok(Some(Self {
             snapshot: text("snapshot")?.parse().map_err(at)?,
             plan: text("plan")?.parse().map_err(at)?,
@@ -233,13 +234,23 @@ impl LoaderState {
             epoch: whole("epoch")?,
             progress: if stream {
                 let steps = whole("steps")?;
-                StateProgress::Stream { steps, lanes: read_lanes(&need("positions")?)? }
+                let positions = need("positions")?;
+                let own = read_lanes(&positions)?;
+                if let Some(beyond) = own.iter().find(|at| at.lane >= lanes) {
+                    return Err(Error::invalid(format!(
+                        "the state has a position of lane {}, and {lanes} lanes",
+                        beyond.lane
+                    ))
+                    .at_place("load_state_dict(...)")
+                    .with_hint("give what loader.state_dict() gave, unchanged"));
+                }
+                StateProgress::Stream { steps, lanes: own }
             } else {
                 StateProgress::Samples(whole("samples")?)
             },
             finished: need("finished")?.flag()?,
             global_batch: need("global_batch_size")?.whole(limits::BATCH, "256")?,
-            lanes: positive("lanes")?,
+            lanes,
             window: positive("window")?,
         }))
     }
@@ -319,6 +330,9 @@ fn lane_node(lane: &LaneProgress) -> Node {
     ])
 }
 
+/// Beyond any training; counting on from there cannot overflow.
+const MOST_PASSES: u64 = 1 << 48;
+
 /// Lanes, ascending and none twice.
 fn read_lanes(c: &Cursor<'_>) -> Result<Vec<LaneProgress>> {
     let example = "[{\"lane\": 0, \"begin\": [0, 0, 0], \"next\": [0, 5, 2]}]";
@@ -333,7 +347,7 @@ fn read_lanes(c: &Cursor<'_>) -> Result<Vec<LaneProgress>> {
                 return Err(c.expected("three numbers: pass, row and index", "[0, 5, 2]"));
             };
             Ok(ItemPosition {
-                pass: pass.whole(0..=u64::MAX, "0")?,
+                pass: pass.whole(0..=MOST_PASSES, "0")?,
                 row: row.whole(0..=u64::MAX, "5")?,
                 index: u32::try_from(index.whole(0..=u32::MAX.into(), "2")?).unwrap_or(u32::MAX),
             })

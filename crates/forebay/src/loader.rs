@@ -321,7 +321,7 @@ impl Loader {
                 "several workers cannot share the steps of a stream: which rows a step has shows only when those before it are made",
             )
             .at_place("loader.as_torch()")
-            .with_hint("use num_workers=0 or 1, or the loader itself: its threads do the work"));
+            .with_hint("use num_workers=0, or the loader itself: its threads do the work"));
         }
         let (turn, at) = lock(&self.0.position).begin();
         let mut from = at.delivered;

@@ -146,6 +146,8 @@ struct Lane {
     ends: bool,
     /// Whether the pass was entered at its beginning, and nothing was given in it.
     barren: bool,
+    /// Whole passes since the last item.
+    empty: u64,
 }
 
 impl Lane {
@@ -162,6 +164,7 @@ impl Lane {
             pass,
             ends: false,
             barren: (row, index) == (0, 0),
+            empty: 0,
         }
     }
 
@@ -174,7 +177,7 @@ impl Lane {
                     let len = count.min(bite.left());
                     taken.push((Arc::clone(&bite.chunk), bite.used, len));
                     self.at.next = bite.give(len);
-                    self.barren = false;
+                    (self.barren, self.empty) = (false, 0);
                     count -= len;
                 }
                 _ => self.bite = Some(self.bite_after(step).await?),
@@ -196,7 +199,10 @@ impl Lane {
                 // Its memory goes before the next window's is waited for.
                 self.bites = None;
                 if self.ends && std::mem::replace(&mut self.barren, true) {
-                    return Err(self.nothing());
+                    self.empty += 1;
+                    if self.empty >= self.patience() {
+                        return Err(self.nothing());
+                    }
                 }
             }
             let mut opening = match self.next.take() {
@@ -230,12 +236,27 @@ impl Lane {
         Opening { stretch, wanted, handle, _task: Abort(task) }
     }
 
+    /// Passes without an item that a lane is granted. Alone, it has all rows in every pass, so that one
+    /// says it all. Among others it has other rows in the next, and a small share may be unlucky; a large
+    /// one, or many in a row, is not.
+    fn patience(&self) -> u64 {
+        /// Source rows that speak for all.
+        const ENOUGH: u64 = 1 << 16;
+        const MOST: u64 = 64;
+        match self.streams.schedule.lanes() {
+            1 => 1,
+            _ => (ENOUGH / self.streams.schedule.lane_rows(self.at.lane).max(1)).clamp(1, MOST),
+        }
+    }
+
     fn nothing(&self) -> Error {
-        let (lane, pass) = (self.at.lane, self.pass);
-        Error::new(
-            ErrorKind::Value,
-            format!("lane {lane} gave no sample in the whole of pass {pass}"),
-        )
+        let (lane, pass, passes) = (self.at.lane, self.pass, self.empty);
+        let whole = if passes == 1 {
+            format!("the whole of pass {pass}")
+        } else {
+            format!("{passes} whole passes, the last of them {pass}")
+        };
+        Error::new(ErrorKind::Value, format!("lane {lane} gave no sample in {whole}"))
         .at_place("loader(steps=...)")
         .with_hint(
             "all lists of its rows are empty, or filters behind the explode leave nothing: filter such rows out before the explode, or use fewer lanes",
