@@ -427,11 +427,16 @@ def test_damaged_page_headers_are_errors(tmp_path: Path, version: str) -> None:
             broken = bytearray(whole)
             broken[at] ^= flip
             path.write_bytes(bytes(broken))
-            try:
-                fb.read_parquet(path).snapshot(index_pages=True)
-            except fb.ForebayError as error:
-                assert not isinstance(error, fb.InternalError), (at, flip, str(error))
-                assert "panic" not in str(error)
+            told = _kind_of_error(path)
+            assert told != "internal", (at, flip)
+
+
+def _kind_of_error(path: Path) -> str | None:
+    try:
+        fb.read_parquet(path).snapshot(index_pages=True)
+    except fb.ForebayError as error:
+        return error.kind
+    return None
 
 
 def test_index_pages_on_the_command_line(tmp_path: Path, binary: Path) -> None:
