@@ -323,6 +323,13 @@ def test_states_that_do_not_fit_are_refused(dataset: fb.Dataset, tmp_path: Path)
         with pytest.raises(fb.InvalidInputError, match=what):
             other.load_state_dict(state)
         assert other.state_dict() == before
+    # Where both differ, the hint is about the dataset, which is what is told.
+    both = _loader(fb.read_parquet(tmp_path / "c.parquet").filter("id >= 0"))
+    with pytest.raises(fb.InvalidInputError, match="the dataset") as caught:
+        both.load_state_dict(state)
+    assert "files are not the same" in str(caught.value.hint)
+    with pytest.raises(fb.InvalidInputError, match=r"now they are .*id >= 0"):
+        wrong["the plan"].load_state_dict(state)
     for key in state:
         cut = {k: v for k, v in state.items() if k != key}
         says = "not the state" if key == "version" else key

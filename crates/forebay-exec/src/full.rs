@@ -170,18 +170,23 @@ impl InFile {
         }
     }
 
-    /// Opens the file, or makes it.
-    async fn load(&self, source: &Arc<WindowSource>, out: &Delivery, seq: u64) -> Result<RowStore> {
+    /// The file, where it is there.
+    async fn open(&self) -> Result<Option<RowStore>> {
         let (entry, rows) = (self.entry.clone(), Arc::clone(&self.rows));
         let length = self.records.length();
-        let open = move || entry.open().and_then(|f| RowStore::read(f, &entry, length, &rows));
-        let look = open.clone();
-        if let Some(store) = file_work(move || Ok(look())).await? {
+        file_work(move || {
+            Ok(entry.open().and_then(|file| RowStore::read(file, &entry, length, &rows)))
+        })
+        .await
+    }
+
+    /// Opens the file, or makes it.
+    async fn load(&self, source: &Arc<WindowSource>, out: &Delivery, seq: u64) -> Result<RowStore> {
+        if let Some(store) = self.open().await? {
             return Ok(store);
         }
         let claim = self.claim().await?;
-        let look = open.clone();
-        if let Some(store) = file_work(move || Ok(look())).await? {
+        if let Some(store) = self.open().await? {
             return Ok(store);
         }
         let (bytes, blocks) = (self.bytes, self.rows.len());
@@ -210,8 +215,7 @@ impl InFile {
             .await?;
         }
         file_work(move || making.0.finish().map(|_| ())).await?;
-        let made = file_work(move || Ok(open())).await?;
-        made.ok_or_else(|| Error::internal("a row store cannot be read back"))
+        self.open().await?.ok_or_else(|| Error::internal("a row store cannot be read back"))
     }
 }
 

@@ -48,28 +48,37 @@ pub fn build(
         }
         return sets.finish(None);
     }
+    let kept = |entry: &Entry| RowSets::read(entry.open()?, entry, Arc::clone(&totals));
+    let name = name(pipeline);
+    let beside = name.as_deref().and_then(|name| beside_snapshot(pipeline, name));
+    // Before anything is worked out that it makes needless.
+    if let Some(sets) = beside.as_ref().and_then(kept) {
+        return Ok(sets);
+    }
     let candidates = candidates(pipeline)?;
-    let reader = pipeline.reader_of(&filter.input_columns())?;
-    let read = candidates.iter().map(|c| reader.cost_of(c.block, c.rows.as_ref()).fetch).sum();
-    let evaluation = Evaluation { pipeline, filter, threads, stats };
-    let Some(entry) = entry(pipeline, read) else {
-        return evaluation.run(candidates, account, totals, None, tick);
+    let entry = match beside {
+        Some(entry) => Some(entry),
+        None if bytes_to_read(pipeline, &filter, &candidates)? >= WORTH_KEEPING => {
+            name.as_deref().and_then(Entry::in_cache)
+        }
+        None => None,
     };
-    let kept = || RowSets::read(entry.open()?, &entry, Arc::clone(&totals));
-    if let Some(sets) = kept() {
+    let evaluation = Evaluation { pipeline, filter, threads, stats };
+    let Some(entry) = entry else {
+        return evaluation.run(candidates, account, Arc::clone(&totals), None, tick);
+    };
+    if let Some(sets) = kept(&entry) {
         return Ok(sets);
     }
     let claim = entry.claim(&mut tick)?;
-    if let Some(sets) = kept() {
+    if let Some(sets) = kept(&entry) {
         return Ok(sets);
     }
-    evaluation.run(candidates, account, totals, Some((&entry, &claim)), tick)
+    evaluation.run(candidates, account, Arc::clone(&totals), Some((&entry, &claim)), tick)
 }
 
-/// Where the row sets of a filter are kept: beside the snapshot that was read, else in the user's cache
-/// folder where `read` bytes are worth it. The name covers all that they depend on.
-fn entry(pipeline: &Pipeline, read: u64) -> Option<Entry> {
-    let Source::Parquet(source) = &pipeline.plan.source else { return None };
+/// The name under which the row sets of a filter are kept. It covers all that they depend on.
+fn name(pipeline: &Pipeline) -> Option<String> {
     // What comes behind the last of them, or where rows are multiplied, has no say.
     let steps = pipeline.plan.steps.split(|s| matches!(s, Step::Explode(_))).next()?;
     let last = steps.iter().rposition(|s| matches!(s, Step::Filter(_) | Step::Limit(_)))?;
@@ -81,12 +90,21 @@ fn entry(pipeline: &Pipeline, read: u64) -> Option<Entry> {
     // Two files with the same footer may still differ; and the same expression may mean something else
     // in another version.
     let text = format!("{} {} {}", env!("CARGO_PKG_VERSION"), plan.hash(), pipeline.dataset.pins());
-    let id = pipeline.dataset.id();
-    let name = format!("{}-{}.rows", &id.to_string()[..16], PlanHash::of(text.as_bytes()));
-    let beside = source.snapshot.as_deref().filter(|s| !s.contains("://")).map(Path::new);
-    beside
-        .and_then(|snapshot| Entry::beside(snapshot, &name))
-        .or_else(|| (read >= WORTH_KEEPING).then(|| Entry::in_cache(&name)).flatten())
+    let id = pipeline.dataset.id().to_string();
+    Some(format!("{}-{}.rows", &id[..16], PlanHash::of(text.as_bytes())))
+}
+
+/// The place beside the snapshot that was read, where that is a local file.
+fn beside_snapshot(pipeline: &Pipeline, name: &str) -> Option<Entry> {
+    let Source::Parquet(source) = &pipeline.plan.source else { return None };
+    let snapshot = source.snapshot.as_deref().filter(|s| !s.contains("://"))?;
+    Entry::beside(Path::new(snapshot), name)
+}
+
+/// Bytes that evaluating a filter reads.
+fn bytes_to_read(pipeline: &Pipeline, filter: &Relation, candidates: &[Candidate]) -> Result<u64> {
+    let reader = pipeline.reader_of(&filter.input_columns())?;
+    Ok(candidates.iter().map(|c| reader.cost_of(c.block, c.rows.as_ref()).fetch).sum())
 }
 
 /// A filter that is to be evaluated.

@@ -158,14 +158,13 @@ impl Claim {
     /// # Errors
     /// A disk that has not so much room, even without the entries that nobody uses any more.
     pub fn create(&self, bytes: u64) -> Result<Part> {
-        let path = self.entry.named(".", ".part");
-        let part = |e| file_error(e, "write", &path.display().to_string());
-        // What a killed process has left behind: nobody else writes here.
-        if self.lock.is_some() {
-            let _ = std::fs::remove_file(&path);
-        }
         let path = match self.lock {
-            Some(_) => path.clone(),
+            Some(_) => {
+                let path = self.entry.named(".", ".part");
+                // What a killed process has left behind: nobody else writes here.
+                let _ = std::fs::remove_file(&path);
+                path
+            }
             None => self.entry.named(".", &format!(".{}.part", uuid::Uuid::new_v4().simple())),
         };
         let free = || free(&self.entry.path);
@@ -178,7 +177,8 @@ impl Claim {
         if free() < wanted {
             return Err(no_room(&self.entry.path, bytes, self.entry.own));
         }
-        let file = open_to_write(&path, true).map_err(part)?;
+        let file = open_to_write(&path, true)
+            .map_err(|e| file_error(e, "write", &path.display().to_string()))?;
         Ok(Part { file, path, entry: self.entry.clone(), done: false })
     }
 }
@@ -329,21 +329,14 @@ impl Others {
 /// of an unfinished one, with a dot before and more behind.
 fn is_our_name(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|n| n.to_str()) else { return false };
-    let (name, part) = match (name.strip_prefix('.'), name.strip_suffix(".part")) {
-        (Some(name), Some(_)) => (name.trim_end_matches(".part"), true),
-        (None, None) => (name, false),
-        _ => return false,
-    };
-    let Some((key, kind)) = name.split_once('.') else { return false };
+    let unfinished = name.strip_prefix('.').and_then(|n| n.strip_suffix(".part"));
+    let mut words = unfinished.unwrap_or(name).split('.');
+    let (Some(key), Some(kind)) = (words.next(), words.next()) else { return false };
     let Some((id, hash)) = key.split_once('-') else { return false };
     let digits =
         |text: &str, n: usize| text.len() == n && text.bytes().all(|b| b.is_ascii_hexdigit());
-    let kinds = if part {
-        kind.starts_with("rows") || kind.starts_with("store")
-    } else {
-        kind == "rows" || kind == "store"
-    };
-    digits(id, 16) && digits(hash, 32) && kinds
+    let ends = unfinished.is_some() || words.next().is_none();
+    digits(id, 16) && digits(hash, 32) && matches!(kind, "rows" | "store") && ends
 }
 
 #[cfg(test)]

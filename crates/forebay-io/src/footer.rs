@@ -122,7 +122,8 @@ enum Step {
     Need(Range<u64>),
 }
 
-fn corrupt(uri: &Arc<str>, what: &str) -> Error {
+/// The error of a file that is not as it should be.
+pub(crate) fn corrupt(uri: &Arc<str>, what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{uri} {what}")).in_file(Arc::clone(uri))
 }
 

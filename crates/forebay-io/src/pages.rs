@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use forebay_core::sync::lock;
-use forebay_core::{Error, ErrorKind, Result};
+use forebay_core::{Error, Result};
 use parquet::column::page::PageReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
@@ -21,7 +21,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 
 use crate::blocking;
 use crate::dataset::DataFile;
-use crate::footer::{chunk_range, parse_error};
+use crate::footer::{chunk_range, corrupt, parse_error};
 use crate::listing::FilePlace;
 use crate::store::{local, remote};
 
@@ -54,14 +54,11 @@ pub(crate) fn walk<L: Look>(
 ) -> Result<Option<OffsetIndexMetaData>> {
     // A panic in the parser is a defect of it that the file sets off. AssertUnwindSafe holds because
     // the closure borrows immutable data only, and what it builds is dropped with it.
-    catch_unwind(AssertUnwindSafe(|| walk_headers(file, uri, size, group, leaf))).unwrap_or_else(
-        |_| {
-            let message = format!("{uri} is damaged: a page header cannot be read");
-            Err(Error::new(ErrorKind::Corrupt, message)
-                .in_file(Arc::clone(uri))
-                .with_hint("copy or write it again"))
-        },
-    )
+    let walked = catch_unwind(AssertUnwindSafe(|| walk_headers(file, uri, size, group, leaf)));
+    walked.unwrap_or_else(|_| {
+        Err(corrupt(uri, "is damaged: a page header cannot be read")
+            .with_hint("copy or write it again"))
+    })
 }
 
 fn walk_headers<L: Look>(

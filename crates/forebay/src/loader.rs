@@ -247,12 +247,15 @@ impl Loader {
     /// that lacks a lane of this rank. The loader is then as it was.
     pub fn load_state(&self, state: &LoaderState) -> Result<()> {
         let own = self.state();
-        state.check_fits(&own).map_err(|e| match state.plan == own.plan {
-            true => e,
-            false => e.with_better_hint(format!(
+        state.check_fits(&own).map_err(|e| {
+            // Another dataset is told first, and has a hint of its own.
+            if state.snapshot != own.snapshot || state.plan == own.plan {
+                return e;
+            }
+            e.with_better_hint(format!(
                 "give the columns and steps as they were when the state was saved; now they are {}",
                 self.in_words()
-            )),
+            ))
         })?;
         let mut current = lock(&self.0.current);
         let mut schedule = Arc::clone(current.schedule());
