@@ -112,16 +112,16 @@ impl Numbers {
         })
     }
 
-    /// Writes rows of the column to every `stride`-th element of `out`. The first row whose value
-    /// does not fit is the error; null rows are left as they are where theirs does not.
+    /// Writes rows of the column as column `at` of `out`, whose rows have `width` elements. The first
+    /// row whose value does not fit is the error; null rows are left as they are where theirs does not.
     pub fn write<D: Element>(
         &self,
         rows: Range<usize>,
         nulls: Option<&NullBuffer>,
         out: &mut [D],
-        stride: usize,
+        (at, width): (usize, usize),
     ) -> std::result::Result<(), usize> {
-        let mut to = Strided { rows, nulls, out, stride };
+        let mut to = Target { rows, nulls, out, at, width };
         match self {
             Self::I8(a) => to.write::<Int8Type>(a, |v| D::of_i64(i64::from(v))),
             Self::I16(a) => to.write::<Int16Type>(a, |v| D::of_i64(i64::from(v))),
@@ -138,30 +138,62 @@ impl Numbers {
 }
 
 /// Where a column's values go.
-struct Strided<'a, D> {
+struct Target<'a, D> {
     rows: Range<usize>,
     nulls: Option<&'a NullBuffer>,
     out: &'a mut [D],
-    stride: usize,
+    at: usize,
+    width: usize,
 }
 
-impl<D: Element> Strided<'_, D> {
+impl<D: Element> Target<'_, D> {
     fn write<S: ArrowPrimitiveType>(
         &mut self,
         array: &ArrayRef,
         convert: impl Fn(S::Native) -> Option<D>,
     ) -> std::result::Result<(), usize> {
         let values = &array.as_primitive::<S>().values()[self.rows.clone()];
-        for (i, (slot, value)) in self.out.iter_mut().step_by(self.stride).zip(values).enumerate() {
-            let row = self.rows.start + i;
-            match convert(*value) {
-                Some(value) => *slot = value,
-                None if self.nulls.is_some_and(|n| n.is_null(row)) => {}
-                None => return Err(row),
+        let mut done = 0;
+        while let Some(misfit) = scatter(
+            &values[done..],
+            &mut self.out[done * self.width..],
+            self.at,
+            self.width,
+            &convert,
+        ) {
+            let row = self.rows.start + done + misfit;
+            if !self.nulls.is_some_and(|n| n.is_null(row)) {
+                return Err(row);
             }
+            done += misfit + 1;
         }
         Ok(())
     }
+}
+
+/// Writes values as column `at` of rows of `width` elements, up to the first one that cannot be
+/// converted, whose place is the result.
+///
+/// With `step_by` or `enumerate`, or within a larger function, the compiler keeps the loop's variables
+/// on the stack, and it takes five times as long.
+#[inline(never)]
+#[expect(clippy::explicit_counter_loop)]
+fn scatter<S: Copy, D>(
+    values: &[S],
+    out: &mut [D],
+    at: usize,
+    width: usize,
+    convert: impl Fn(S) -> Option<D>,
+) -> Option<usize> {
+    let mut done = 0;
+    for (row, value) in out.chunks_exact_mut(width).zip(values) {
+        match convert(*value) {
+            Some(value) => row[at] = value,
+            None => return Some(done),
+        }
+        done += 1;
+    }
+    None
 }
 
 fn converted(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {

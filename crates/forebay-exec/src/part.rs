@@ -177,8 +177,8 @@ impl Part {
         Ok(out.into())
     }
 
-    /// Converts a relational result whose outputs are all dense, and adds its rows at the end of
-    /// `columns`.
+    /// Converts a relational result whose outputs are all dense. Its rows replace what `columns`
+    /// hold, whose memory serves again.
     pub fn convert(
         outputs: &[OutputSpec],
         batch: &RecordBatch,
@@ -198,7 +198,7 @@ impl Part {
         Ok(())
     }
 
-    /// Adds the rows of an output at the end of `out`.
+    /// Makes `out` the rows of an output.
     fn dense_into(
         &self,
         spec: &DenseSpec,
@@ -206,6 +206,7 @@ impl Part {
         out: &mut MutableBuffer,
     ) -> Result<()> {
         if let ([from], false) = (spec.from.as_slice(), is_stack(spec, batch)) {
+            out.clear();
             out.extend_from_slice(&self.single(spec, batch.column(*from))?);
             return Ok(());
         }
@@ -216,6 +217,7 @@ impl Part {
             DType::BFloat16 => {
                 let mut wide = MutableBuffer::with_capacity(batch.num_rows() * spec.width() * 2);
                 self.stack::<f32>(spec, batch, &mut wide)?;
+                out.clear();
                 let halves = wide.typed_data::<f32>().iter().map(|v| bf16::from_f32(*v).to_bits());
                 out.extend(halves);
                 Ok(())
@@ -299,7 +301,7 @@ impl Part {
         self.locate(error, row / per_row.max(1))
     }
 
-    /// Several columns side by side, row-major, at the end of `out`.
+    /// Several columns side by side, row-major.
     fn stack<D: Element>(
         &self,
         spec: &DenseSpec,
@@ -326,14 +328,14 @@ impl Part {
             };
             columns.push((Numbers::of(array)?, nulls.cloned(), fill));
         }
-        let before = out.len();
-        out.resize(before + rows * n * size_of::<D>(), 0);
-        let out = &mut out.typed_data_mut::<D>()[before / size_of::<D>()..];
+        // Every element is written below: only what is new is zeroed first.
+        out.resize(rows * n * size_of::<D>(), 0);
+        let out = out.typed_data_mut::<D>();
         for start in (0..rows).step_by(TILE) {
             let end = (start + TILE).min(rows);
             for (j, (numbers, nulls, _)) in columns.iter().enumerate() {
                 numbers
-                    .write(start..end, nulls.as_ref(), &mut out[start * n + j..], n)
+                    .write(start..end, nulls.as_ref(), &mut out[start * n..end * n], (j, n))
                     .map_err(|row| self.locate(misfit(&spec.names[j], spec.dtype), row))?;
             }
         }

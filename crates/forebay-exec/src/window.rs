@@ -361,7 +361,6 @@ impl Sink for Growing<'_> {
         };
         let origin = origin(&self.source.pipeline, self.block, u64::from(at));
         let batch = self.source.projected(&origin, batch, kept.as_ref())?;
-        self.columns.iter_mut().for_each(MutableBuffer::clear);
         let rows_in = batch.num_rows();
         Part::convert(&self.source.outputs, &batch, origin, kept, &mut self.columns)?;
         self.writer.push(rows_in, &self.columns)?;
