@@ -205,6 +205,8 @@ fn converted(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::Int64Array;
+
     use super::*;
 
     #[test]
@@ -223,5 +225,25 @@ mod tests {
         // Halfway between two f32 but for the last bit, which f64 would lose.
         let v = (1i64 << 60) + (1 << 36) + 1;
         assert_eq!(f32::of_i64(v), Some(((1i64 << 60) + (1 << 37)) as f32));
+    }
+
+    #[test]
+    fn a_column_is_written_around_nulls_that_do_not_fit() -> Result<()> {
+        // Null rows hold whatever the file held: here what i8 cannot.
+        let values = vec![5, 1000, -7, 2000, 3000, 9, 4000];
+        let valid = vec![true, false, true, false, false, true, false];
+        let nulls = NullBuffer::from(valid);
+        let array: ArrayRef = Arc::new(Int64Array::new(values.into(), Some(nulls.clone())));
+        let numbers = Numbers::of(&array)?;
+        let mut out = vec![0i8; 7 * 3];
+        assert_eq!(numbers.write(0..7, Some(&nulls), &mut out, (1, 3)), Ok(()));
+        let written: Vec<i8> = out.iter().skip(1).step_by(3).copied().collect();
+        assert_eq!(written, [5, 0, -7, 0, 0, 9, 0]);
+        assert!(out.iter().step_by(3).chain(out.iter().skip(2).step_by(3)).all(|v| *v == 0));
+
+        assert_eq!(numbers.write(2..6, Some(&nulls), &mut out, (0, 3)), Ok(()));
+        assert_eq!([out[0], out[9]], [-7, 9]);
+        assert_eq!(numbers.write(2..7, None, &mut out, (0, 3)), Err(3), "a row, not a place");
+        Ok(())
     }
 }
