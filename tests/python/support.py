@@ -98,7 +98,11 @@ def finish(process: subprocess.Popen[str], timeout: float = DEADLINE) -> tuple[i
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate(timeout=5)
+        except subprocess.TimeoutExpired as more:
+            # A child of it hangs as well, and holds the pipes open.
+            out, err = more.output, more.stderr
         message = f"the process hangs; so far it printed:\n{out}\n{err}"
         raise AssertionError(message) from None
     return process.returncode, out, err

@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from s3_server import S3Server
 from support import DEADLINE, child, engine_threads, finish, ids, numbered, until
 
 import forebay as fb
@@ -392,6 +393,49 @@ def test_m02_the_parents_iterator_in_the_child_is_a_clear_error(large: str) -> N
     assert "parent" in lines[0]
     assert "iter(loader)" in lines[0]
     assert lines[1] == "64"
+
+
+def _forks(large: str, prepare: str, inherited: str, times: int) -> tuple[int, str, str]:
+    """Forks again and again while the parent prefetches; `inherited` runs in every child."""
+    return _run(
+        f"""
+        import warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        {prepare}
+        for n in range({times}):
+            batch = next(live, None)
+            if batch is None:
+                live = iter(ds)
+            pid = os.fork()
+            if pid == 0:
+                {inherited}
+                os._exit(0)
+            end = time.monotonic() + 20
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() > end:
+                    os.kill(pid, signal.SIGKILL)
+                    sys.exit(f"child {{n}} hangs")
+                time.sleep(0.001)
+        print("done")
+        """,
+        large,
+    )
+
+
+def test_m02_whatever_lock_a_thread_of_the_parent_held(large: str) -> None:
+    """At each of many forks another thread holds another lock: none of them may be waited for."""
+    prepare = "ds = loader(prefetch=4, num_threads=4, shuffle='none'); live = iter(ds)"
+    inherited = "next(iter(ds)); del batch, live; ds.stats(); len(ds); ds.state_dict(); del ds"
+    assert _forks(large, prepare, inherited, 300) == (0, "done\n", "")
+
+
+def test_m02_on_s3(s3_environment: S3Server, large: str) -> None:
+    """A child opens connections of its own: the parent's are served by threads of the parent."""
+    s3_environment.create_bucket("forks")
+    s3_environment.put("forks/large.parquet", Path(large).read_bytes())
+    prepare = "ds = loader(prefetch=4, shuffle='none'); live = iter(ds)"
+    inherited = "assert next(iter(ds))['id'][0] == 0; next(iter(loader(shuffle='none')))"
+    assert _forks("s3://forks/large.parquet", prepare, inherited, 20) == (0, "done\n", "")
 
 
 def test_m02_in_forked_and_spawned_workers(large: str, tmp_path: Path) -> None:

@@ -17,6 +17,10 @@
 //! (sequence, arrival); whoever frees bytes or moves a head grants what can now be granted and
 //! wakes the tasks outside the lock. A grant is accounted at once, so it cannot be taken by
 //! another; a future that is dropped after its grant gives the bytes back.
+//!
+//! A forked child begins with nothing reserved: the parent's mutex may be locked there by a thread that
+//! does not exist. Its budgets and accounts are the parent's in their limits only, and reservations that
+//! were made before the fork are the parent's to give back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +28,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{Arc, Mutex, lock};
+use crate::process::PerProcess;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// What reserved bytes are for. Each kind has a gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +47,19 @@ const KINDS: usize = 3;
 
 /// The budget. Cloning gives another handle to the same budget.
 #[derive(Clone)]
-pub struct ByteBudget(Arc<Mutex<State>>);
+pub struct ByteBudget(Arc<Shared>);
 
+struct Shared {
+    limit: u64,
+    next_id: AtomicU64,
+    state: PerProcess<Mutex<State>>,
+}
+
+#[derive(Default)]
 struct State {
     limit: u64,
     used: u64,
     peak: u64,
-    next_id: u64,
     accounts: BTreeMap<u64, AccountState>,
 }
 
@@ -64,7 +76,6 @@ struct AccountState {
     head_bytes: u64,
     next_waiter: u64,
     waiters: BTreeMap<(u64, u64), Waiter>,
-    open: bool,
 }
 
 struct Waiter {
@@ -76,7 +87,7 @@ struct Waiter {
 impl AccountState {
     /// How much of the head's share the account does not hold yet.
     fn missing_head(&self) -> u64 {
-        if self.open { self.head_bytes.saturating_sub(self.used) } else { 0 }
+        self.head_bytes.saturating_sub(self.used)
     }
 }
 
@@ -93,14 +104,9 @@ impl State {
 
     fn give(&mut self, account: u64, bytes: u64, kind: Held) {
         self.used -= bytes;
-        let mut gone = false;
         if let Some(a) = self.accounts.get_mut(&account) {
             a.used -= bytes;
             a.by_kind[kind as usize] -= bytes;
-            gone = !a.open && a.used == 0;
-        }
-        if gone {
-            self.accounts.remove(&account);
         }
     }
 
@@ -154,78 +160,82 @@ fn wake_all(wakers: Vec<Waker>) {
 impl ByteBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
-            limit,
-            used: 0,
-            peak: 0,
-            next_id: 0,
-            accounts: BTreeMap::new(),
-        })))
+        Self(Arc::new(Shared { limit, next_id: AtomicU64::new(0), state: PerProcess::new() }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        let limit = self.0.limit;
+        lock(self.0.state.get(|| Mutex::new(State { limit, ..State::default() })))
     }
 
     /// The limit in bytes.
     pub fn limit(&self) -> u64 {
-        lock(&self.0).limit
+        self.0.limit
     }
 
     /// Bytes reserved now, over all accounts.
     pub fn used(&self) -> u64 {
-        lock(&self.0).used
+        self.state().used
     }
 
     /// The most bytes that were ever reserved at once.
     pub fn peak(&self) -> u64 {
-        lock(&self.0).peak
+        self.state().peak
     }
 
     /// Accounts that are open or still hold bytes.
     pub fn accounts(&self) -> usize {
-        lock(&self.0).accounts.len()
+        self.state().accounts.len()
     }
 
     /// Opens an account. `limit` is its own share (clamped to the budget); `head_bytes` is what the
     /// head of its line needs at least, which other accounts' prefetch leaves free.
     pub fn open(&self, limit: u64, head_bytes: u64) -> Account {
-        let mut s = lock(&self.0);
-        let id = s.next_id;
-        s.next_id += 1;
-        let limit = limit.min(s.limit);
-        s.accounts.insert(
-            id,
-            AccountState {
-                limit,
-                ahead: u64::MAX,
-                used: 0,
-                peak: 0,
-                by_kind: [0; KINDS],
-                head: 0,
-                head_bytes: head_bytes.min(limit),
-                next_waiter: 0,
-                waiters: BTreeMap::new(),
-                open: true,
-            },
-        );
-        drop(s);
-        Account(Arc::new(Opened { budget: self.clone(), id }))
+        let limit = limit.min(self.0.limit);
+        let opened = Opened {
+            budget: self.clone(),
+            limit,
+            head_bytes: head_bytes.min(limit),
+            ahead: AtomicU64::new(u64::MAX),
+            id: self.0.next_id.fetch_add(1, Ordering::Relaxed),
+        };
+        // Its head share is kept free from now on.
+        drop(opened.state());
+        Account(Arc::new(opened))
     }
 }
 
 struct Opened {
     budget: ByteBudget,
+    limit: u64,
+    head_bytes: u64,
+    ahead: AtomicU64,
     id: u64,
+}
+
+impl Opened {
+    /// The process's numbers, with this account among them.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut s = self.budget.state();
+        s.accounts.entry(self.id).or_insert_with(|| AccountState {
+            limit: self.limit,
+            ahead: self.ahead.load(Ordering::Relaxed),
+            used: 0,
+            peak: 0,
+            by_kind: [0; KINDS],
+            head: 0,
+            head_bytes: self.head_bytes,
+            next_waiter: 0,
+            waiters: BTreeMap::new(),
+        });
+        s
+    }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let mut s = lock(&self.budget.0);
-        let mut gone = false;
-        if let Some(a) = s.accounts.get_mut(&self.id) {
-            a.open = false;
-            gone = a.used == 0;
-        }
-        if gone {
-            s.accounts.remove(&self.id);
-        }
+        let mut s = self.budget.state();
+        s.accounts.remove(&self.id);
         // Its head share is free for the others now.
         let wake = s.grant();
         drop(s);
@@ -240,12 +250,12 @@ pub struct Account(Arc<Opened>);
 
 impl Account {
     fn with<T: Default>(&self, f: impl FnOnce(&AccountState) -> T) -> T {
-        lock(&self.0.budget.0).accounts.get(&self.0.id).map(f).unwrap_or_default()
+        self.0.state().accounts.get(&self.0.id).map(f).unwrap_or_default()
     }
 
     /// The account's own limit in bytes.
     pub fn limit(&self) -> u64 {
-        self.with(|a| a.limit)
+        self.0.limit
     }
 
     /// Bytes that this account holds.
@@ -267,7 +277,8 @@ impl Account {
     /// that is not used is memory that others can use. What the consumer holds itself does not
     /// count. Default: the account's limit.
     pub fn set_ahead(&self, bytes: u64) {
-        if let Some(a) = lock(&self.0.budget.0).accounts.get_mut(&self.0.id) {
+        self.0.ahead.store(bytes, Ordering::Relaxed);
+        if let Some(a) = self.0.state().accounts.get_mut(&self.0.id) {
             a.ahead = bytes;
         }
     }
@@ -280,7 +291,7 @@ impl Account {
 
     /// Moves the head of the line to `seq`: everything up to it is admitted at once from now on.
     pub fn set_head(&self, seq: u64) {
-        let mut s = lock(&self.0.budget.0);
+        let mut s = self.0.state();
         if let Some(a) = s.accounts.get_mut(&self.0.id) {
             a.head = a.head.max(seq);
         }
@@ -297,8 +308,12 @@ impl Account {
 
     /// Takes `bytes` without waiting, whatever the budget says. For bytes that exist already.
     pub fn force(&self, bytes: u64, kind: Held) -> Reservation {
-        lock(&self.0.budget.0).take(self.0.id, bytes, kind);
-        Reservation { account: self.clone(), bytes, kind }
+        self.0.state().take(self.0.id, bytes, kind);
+        self.taken(bytes, kind)
+    }
+
+    fn taken(&self, bytes: u64, kind: Held) -> Reservation {
+        Reservation { account: self.clone(), process: std::process::id(), bytes, kind }
     }
 }
 
@@ -316,9 +331,9 @@ impl Future for Reserve {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reservation> {
         let this = &mut *self;
-        let budget = this.account.0.budget.clone();
-        let id = this.account.0.id;
-        let mut s = lock(&budget.0);
+        let account = this.account.clone();
+        let id = account.0.id;
+        let mut s = account.0.state();
         if let Some(key) = this.waiting {
             let granted = s.accounts.get_mut(&id).and_then(|a| {
                 let w = a.waiters.get_mut(&key)?;
@@ -332,12 +347,7 @@ impl Future for Reserve {
             return match granted {
                 Some(bytes) => {
                     this.waiting = None;
-                    drop(s);
-                    Poll::Ready(Reservation {
-                        account: this.account.clone(),
-                        bytes,
-                        kind: Held::Window,
-                    })
+                    Poll::Ready(account.taken(bytes, Held::Window))
                 }
                 None => Poll::Pending,
             };
@@ -351,12 +361,7 @@ impl Future for Reserve {
         let head = s.accounts.get(&id).is_none_or(|a| this.seq <= a.head);
         if head || (!earlier && s.fits(id, this.seq, bytes)) {
             s.take(id, bytes, Held::Window);
-            drop(s);
-            return Poll::Ready(Reservation {
-                account: this.account.clone(),
-                bytes,
-                kind: Held::Window,
-            });
+            return Poll::Ready(account.taken(bytes, Held::Window));
         }
         if let Some(a) = s.accounts.get_mut(&id) {
             let key = (this.seq, a.next_waiter);
@@ -372,12 +377,13 @@ impl Future for Reserve {
 impl Drop for Reserve {
     fn drop(&mut self) {
         let Some(key) = self.waiting.take() else { return };
-        let mut s = lock(&self.account.0.budget.0);
-        let removed = s.accounts.get_mut(&self.account.0.id).and_then(|a| a.waiters.remove(&key));
+        let id = self.account.0.id;
+        let mut s = self.account.0.state();
+        let removed = s.accounts.get_mut(&id).and_then(|a| a.waiters.remove(&key));
         if let Some(w) = removed
             && w.granted
         {
-            s.give(self.account.0.id, w.bytes, Held::Window);
+            s.give(id, w.bytes, Held::Window);
         }
         // A later waiter may have stood behind this one.
         let wake = s.grant();
@@ -389,6 +395,8 @@ impl Drop for Reserve {
 /// Bytes that are accounted for until this is dropped.
 pub struct Reservation {
     account: Account,
+    /// The process that holds the bytes.
+    process: u32,
     bytes: u64,
     kind: Held,
 }
@@ -401,10 +409,10 @@ impl Reservation {
 
     /// Changes the amount to what the bytes turned out to be. Growing never waits: the bytes exist.
     pub fn resize(&mut self, bytes: u64) {
-        let mut s = lock(&self.account.0.budget.0);
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        let Some(mut s) = self.state() else { return };
         s.take(self.account.0.id, bytes, self.kind);
-        s.give(self.account.0.id, self.bytes, self.kind);
-        self.bytes = bytes;
+        s.give(self.account.0.id, before, self.kind);
         let wake = s.grant();
         drop(s);
         wake_all(wake);
@@ -414,23 +422,28 @@ impl Reservation {
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Self { account: self.account.clone(), bytes, kind: self.kind }
+        Self { account: self.account.clone(), bytes, ..*self }
+    }
+
+    /// The state that the bytes are counted in; `None` in a forked child of the process that holds them.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        (std::process::id() == self.process).then(|| self.account.0.state())
     }
 
     /// Moves the bytes to another gauge.
     pub fn set_kind(&mut self, kind: Held) {
-        let mut s = lock(&self.account.0.budget.0);
+        let before = std::mem::replace(&mut self.kind, kind);
+        let Some(mut s) = self.state() else { return };
         if let Some(a) = s.accounts.get_mut(&self.account.0.id) {
-            a.by_kind[self.kind as usize] -= self.bytes;
+            a.by_kind[before as usize] -= self.bytes;
             a.by_kind[kind as usize] += self.bytes;
         }
-        self.kind = kind;
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut s = lock(&self.account.0.budget.0);
+        let Some(mut s) = self.state() else { return };
         s.give(self.account.0.id, self.bytes, self.kind);
         let wake = s.grant();
         drop(s);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_core::budget::Held;
+use forebay_core::process::PerProcess;
 use forebay_core::{Error, ErrorKind, Result, text};
 use forebay_io::cache::{Claim, Entry, PAUSE, Waiting, folder};
 use forebay_io::rowstore::{Found, RowStore, StoreWriter};
@@ -33,7 +34,8 @@ const LEAST: usize = 64;
 /// All rows of a loader.
 pub struct Full {
     file: Option<InFile>,
-    kept: OnceCell<Kept>,
+    /// A forked child gets its own: what another thread was loading there would never be ready.
+    kept: PerProcess<OnceCell<Kept>>,
 }
 
 /// The rows, once they are there.
@@ -89,7 +91,7 @@ impl Full {
             let records = Arc::new(records);
             Some(InFile { entry, records, rows, bytes: exact.unwrap_or(bytes) })
         };
-        Ok(Some(Arc::new(Self { file, kept: OnceCell::new() })))
+        Ok(Some(Arc::new(Self { file, kept: PerProcess::new() })))
     }
 
     /// Whether the rows are kept in a file.
@@ -107,7 +109,8 @@ impl Full {
         out: &Delivery,
         seq: u64,
     ) -> Result<()> {
-        let kept = self.kept.get_or_try_init(|| self.load(epoch, source, out, seq)).await?;
+        let kept = self.kept.get(OnceCell::new);
+        let kept = kept.get_or_try_init(|| self.load(epoch, source, out, seq)).await?;
         let order = Arc::clone(order);
         let range = (piece.offset, piece.len);
         let chunk = match (kept, &self.file) {

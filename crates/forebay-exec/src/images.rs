@@ -53,7 +53,7 @@ pub fn task(
                 (Some(mode), _) => *mode,
                 (None, Some((part, row))) => {
                     let probe = probe(part, row)?;
-                    *spec.mode.get_or_init(|| probe.mode)
+                    *spec.mode.get_or_init(|| Box::new(probe.mode))
                 }
                 (None, None) => ImageMode::Rgb,
             };
@@ -103,7 +103,7 @@ fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Res
 
 /// Images of one column have one mode: gray beside colour would make tensors that do not fit.
 fn same_mode(spec: &ImageSpec, mode: ImageMode, part: &Part, row: usize, name: &str) -> Result<()> {
-    let first = *spec.mode.get_or_init(|| mode);
+    let first = *spec.mode.get_or_init(|| Box::new(mode));
     if first == mode {
         return Ok(());
     }

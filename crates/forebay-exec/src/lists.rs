@@ -85,7 +85,7 @@ pub fn layout(spec: &ListSpec, name: &str, array: &ArrayRef, rows: &Rows) -> Res
             let first = lengths().next();
             let n = match (spec.length.get(), first) {
                 (Some(n), _) => *n,
-                (None, Some(first)) => *spec.length.get_or_init(|| first),
+                (None, Some(first)) => *spec.length.get_or_init(|| Box::new(first)),
                 (None, None) => 0,
             };
             if let Some((i, other)) = lengths().enumerate().find(|(_, m)| *m != n) {

@@ -1,8 +1,9 @@
 //! How each output column is made: decided once, before the first row.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use forebay_core::process::OnceBox;
 use forebay_core::suggest::{cast_to, in_python};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
@@ -123,7 +124,7 @@ pub struct ImageSpec {
     /// The compiled operators.
     pub pipeline: Arc<ImagePipeline>,
     /// The one mode of the column: declared, or that of the first image.
-    pub mode: Arc<OnceLock<ImageMode>>,
+    pub mode: Arc<OnceBox<ImageMode>>,
 }
 
 /// A list column.
@@ -138,7 +139,7 @@ pub struct ListSpec {
     /// Value for null elements and for padding.
     pub fill: Option<Fill>,
     /// The one length of all lists, once known (dense only).
-    pub length: Arc<OnceLock<usize>>,
+    pub length: Arc<OnceBox<usize>>,
 }
 
 impl ImageSpec {
@@ -179,9 +180,9 @@ pub fn resolve(
                 }
                 OutputKind::Image { from, spec, operator_base, multiplied } => {
                     let pipeline = Arc::new(ImagePipeline::new(spec, *operator_base)?);
-                    let mode = Arc::new(OnceLock::new());
+                    let mode = Arc::new(OnceBox::new());
                     if let Some(declared) = pipeline.mode() {
-                        let _ = mode.set(declared);
+                        let _ = mode.set(Box::new(declared));
                     }
                     Make::Image(ImageSpec {
                         from: index(from)?,
@@ -340,7 +341,7 @@ fn plain(name: &Arc<str>, from: usize, field: &Field, options: &OutputOptions) -
         DataType::List(item) | DataType::LargeList(item) => {
             if let Some(dtype) = element(item.data_type()) {
                 let lists = options.lists_of(name);
-                let length = Arc::new(OnceLock::new());
+                let length = Arc::new(OnceBox::new());
                 return Ok(Make::List(ListSpec { from, dtype, lists, fill, length }));
             }
         }

@@ -4,13 +4,14 @@
 //! same thread would answer no socket; so CPU work has threads of its own ([`crate::pool`]).
 //!
 //! Nothing starts at import or link time: the runtime starts with the first read. A forked child
-//! inherits the memory of a runtime but none of its threads; it is recognised by its process id and
-//! gets a runtime of its own, while the parent's is left alone.
+//! inherits the memory of a runtime but none of its threads; it gets a runtime of its own, while the
+//! parent's is left alone.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forebay_core::process::PerProcess;
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
 use tokio::runtime::{Builder, Runtime};
@@ -23,15 +24,12 @@ const IO_THREADS: usize = 2;
 /// once; they exist only while they are needed.
 const BLOCKING_THREADS: usize = 32;
 
-static RUNTIME: Mutex<Option<(u32, Arc<Runtime>)>> = Mutex::new(None);
+static RUNTIME: PerProcess<Mutex<Option<Arc<Runtime>>>> = PerProcess::new();
 
 /// The process's I/O runtime, started if need be.
 pub fn io() -> Result<Arc<Runtime>> {
-    let mut slot = lock(&RUNTIME);
-    let me = std::process::id();
-    if let Some((pid, runtime)) = slot.as_ref()
-        && *pid == me
-    {
+    let mut slot = lock(RUNTIME.get(Mutex::default));
+    if let Some(runtime) = slot.as_ref() {
         return Ok(Arc::clone(runtime));
     }
     crate::pool::quiet_panics();
@@ -46,12 +44,7 @@ pub fn io() -> Result<Arc<Runtime>> {
                 .with_source(e)
                 .with_hint("the limit on processes or open files may be reached (ulimit -u, -n)")
         })?;
-    let runtime = Arc::new(runtime);
-    if let Some(inherited) = slot.replace((me, Arc::clone(&runtime))) {
-        // Dropping it would join threads that do not exist in this process.
-        std::mem::forget(inherited);
-    }
-    Ok(runtime)
+    Ok(Arc::clone(slot.insert(Arc::new(runtime))))
 }
 
 /// Runs a future to its end from a thread that is not one of the runtime's.

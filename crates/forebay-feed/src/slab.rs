@@ -8,9 +8,10 @@
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use forebay_core::budget::Held;
+use forebay_core::process::PerProcess;
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Reservation, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -67,19 +68,26 @@ impl Drop for Mapping {
 }
 
 struct Shelf {
-    free: Vec<Mapping>,
+    /// A forked child begins with none: the parent's may be locked there by a thread that does not exist.
+    free: PerProcess<Mutex<Vec<Mapping>>>,
     most: usize,
+}
+
+impl Shelf {
+    fn free(&self) -> MutexGuard<'_, Vec<Mapping>> {
+        lock(self.free.get(Mutex::default))
+    }
 }
 
 /// Slabs that wait to be used again. Cloning gives another handle to the same pool; when the last
 /// is gone, slabs that are still out are unmapped at their end instead of coming back.
 #[derive(Clone)]
-pub struct SlabPool(Arc<Mutex<Shelf>>);
+pub struct SlabPool(Arc<Shelf>);
 
 impl SlabPool {
     /// A pool that keeps up to `most` free slabs.
     pub fn new(most: usize) -> Self {
-        Self(Arc::new(Mutex::new(Shelf { free: Vec::new(), most })))
+        Self(Arc::new(Shelf { free: PerProcess::new(), most }))
     }
 
     /// A slab of at least `bytes`, to be written. The bytes are initialised, with zeros or with
@@ -87,8 +95,8 @@ impl SlabPool {
     pub fn take(&self, bytes: usize, reservation: Option<Reservation>) -> Result<SlabWriter> {
         let fits = |m: &Mapping| m.len >= bytes && m.len / 2 <= bytes.max(PAGE);
         let used = {
-            let mut shelf = lock(&self.0);
-            shelf.free.iter().position(fits).map(|i| shelf.free.swap_remove(i))
+            let mut free = self.0.free();
+            free.iter().position(fits).map(|i| free.swap_remove(i))
         };
         let mapping = match used {
             Some(mapping) => mapping,
@@ -100,13 +108,13 @@ impl SlabPool {
 
     /// Free slabs in the pool.
     pub fn free(&self) -> usize {
-        lock(&self.0).free.len()
+        self.0.free().len()
     }
 }
 
 struct Memory {
     mapping: Option<Mapping>,
-    pool: Weak<Mutex<Shelf>>,
+    pool: Weak<Shelf>,
 }
 
 impl Memory {
@@ -118,9 +126,9 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let (Some(mapping), Some(pool)) = (self.mapping.take(), self.pool.upgrade()) {
-            let mut shelf = lock(&pool);
-            if shelf.free.len() < shelf.most {
-                shelf.free.push(mapping);
+            let mut free = pool.free();
+            if free.len() < pool.most {
+                free.push(mapping);
             }
         }
     }

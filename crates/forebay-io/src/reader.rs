@@ -11,12 +11,13 @@ mod ranges;
 mod single;
 mod sparse;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use bytes::Bytes;
+use forebay_core::process::OnceBox;
 use forebay_core::{Error, Result, suggest};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
@@ -106,7 +107,7 @@ pub struct BlockReader {
     schema: SchemaRef,
     views: Arc<[String]>,
     batch_bytes: u64,
-    plans: Arc<[OnceLock<Arc<FilePlan>>]>,
+    plans: Arc<[OnceBox<Arc<FilePlan>>]>,
 }
 
 impl std::fmt::Debug for BlockReader {
@@ -133,7 +134,7 @@ impl BlockReader {
             fields.push(Arc::clone(field));
         }
         let schema = Arc::new(Schema::new_with_metadata(fields, dataset.schema.metadata().clone()));
-        let plans = dataset.files.iter().map(|_| OnceLock::new()).collect();
+        let plans = dataset.files.iter().map(|_| OnceBox::new()).collect();
         Ok(Self { dataset, schema, views: Arc::new([]), batch_bytes: BATCH_BYTES, plans })
     }
 
@@ -168,7 +169,7 @@ impl BlockReader {
             })
             .collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, self.schema.metadata().clone()));
-        let plans = self.dataset.files.iter().map(|_| OnceLock::new()).collect();
+        let plans = self.dataset.files.iter().map(|_| OnceBox::new()).collect();
         Self { schema, views, plans, ..self }
     }
 
@@ -321,7 +322,7 @@ impl BlockReader {
             return Ok(Arc::clone(plan));
         }
         let plan = Arc::new(self.make_plan(&self.dataset.files[file])?);
-        Ok(Arc::clone(cell.get_or_init(|| plan)))
+        Ok(Arc::clone(cell.get_or_init(|| Box::new(plan))))
     }
 
     fn make_plan(&self, file: &DataFile) -> Result<FilePlan> {

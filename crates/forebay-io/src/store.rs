@@ -17,11 +17,13 @@ pub(crate) mod problem;
 pub(crate) mod remote;
 mod s3;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
+use forebay_core::process::PerProcess;
+use forebay_core::sync::lock;
 use forebay_core::{Error, Result, suggest};
 use forebay_plan::StorageOptions;
 use object_store::ObjectStore;
@@ -35,7 +37,7 @@ pub(crate) const SCHEMES: [&str; 2] = ["file", "s3"];
 /// An object store and the URI of its root, e.g. `s3://bucket`.
 #[derive(Clone)]
 pub(crate) struct Bucket {
-    pub(crate) store: Arc<dyn ObjectStore>,
+    client: Arc<Client>,
     /// `s3://bucket`, without a slash at the end.
     pub(crate) root: Arc<str>,
 }
@@ -48,6 +50,16 @@ impl std::fmt::Debug for Bucket {
 }
 
 impl Bucket {
+    /// What requests are made with.
+    pub(crate) fn store(&self) -> Result<&Arc<dyn ObjectStore>> {
+        self.client.store()
+    }
+
+    /// Whether this is the same bucket with the same options.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.client.is(&other.client)
+    }
+
     /// The URI of an object, as a user would write it.
     pub(crate) fn uri(&self, path: &Path) -> String {
         format!("{}/{path}", self.root)
@@ -71,8 +83,44 @@ static REGISTERED: LazyLock<Mutex<HashMap<String, Arc<dyn ObjectStore>>>> =
 type ClientKey = (String, u64);
 
 /// One client per (bucket, options, AWS variables).
-static CLIENTS: LazyLock<Mutex<HashMap<ClientKey, Arc<dyn ObjectStore>>>> =
-    LazyLock::new(Default::default);
+static CLIENTS: PerProcess<Mutex<HashMap<ClientKey, Arc<Client>>>> = PerProcess::new();
+
+/// The client of a bucket.
+enum Client {
+    Registered(Arc<dyn ObjectStore>),
+    S3 {
+        bucket: String,
+        options: StorageOptions,
+        /// The AWS variables, as they were.
+        variables: BTreeMap<String, String>,
+        /// A forked child opens connections of its own: the threads that serve the parent's do not exist
+        /// there, and the server would see the requests of two processes on one connection.
+        made: Box<PerProcess<Result<Arc<dyn ObjectStore>>>>,
+    },
+}
+
+impl Client {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Registered(a), Self::Registered(b)) => Arc::ptr_eq(a, b),
+            (
+                Self::S3 { bucket, options, variables, .. },
+                Self::S3 { bucket: b, options: o, variables: v, .. },
+            ) => (bucket, options, variables) == (b, o, v),
+            _ => false,
+        }
+    }
+
+    fn store(&self) -> Result<&Arc<dyn ObjectStore>> {
+        match self {
+            Self::Registered(store) => Ok(store),
+            Self::S3 { bucket, options, variables, made } => made
+                .get(|| s3_store(bucket, options, &|name| variables.get(name).cloned()))
+                .as_ref()
+                .map_err(Clone::clone),
+        }
+    }
+}
 
 /// Puts a store in the place of a bucket for this process, e.g. `register("s3://faulty", store)`.
 ///
@@ -98,7 +146,7 @@ pub(crate) fn resolve(uri: &str, options: &StorageOptions) -> Result<Place> {
     let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner).get(&root).cloned();
     if let Some(store) = registered {
         return Ok(Place::Remote {
-            bucket: Bucket { store, root: root.into() },
+            bucket: Bucket { client: Arc::new(Client::Registered(store)), root: root.into() },
             key: key.to_owned(),
         });
     }
@@ -120,7 +168,7 @@ pub(crate) fn resolve(uri: &str, options: &StorageOptions) -> Result<Place> {
                     .with_hint("write s3://bucket/path"));
             }
             Ok(Place::Remote {
-                bucket: Bucket { store: client(authority, options)?, root: root.into() },
+                bucket: Bucket { client: client(authority, options)?, root: root.into() },
                 key: key.to_owned(),
             })
         }
@@ -138,24 +186,26 @@ pub(crate) fn resolve(uri: &str, options: &StorageOptions) -> Result<Place> {
 }
 
 /// The shared client of a bucket.
-fn client(bucket: &str, options: &StorageOptions) -> Result<Arc<dyn ObjectStore>> {
+fn client(bucket: &str, options: &StorageOptions) -> Result<Arc<Client>> {
     let mut hasher = DefaultHasher::new();
     (&options.endpoint, &options.region, options.path_style, options.anonymous).hash(&mut hasher);
     // The variables are part of the key, so that a program that changes them gets a new client.
-    let mut vars: Vec<_> = std::env::vars_os()
-        .filter(|(k, _)| k.to_str().is_some_and(|k| k.starts_with("AWS_")))
+    let variables: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with("AWS_"))
         .collect();
-    vars.sort();
-    vars.hash(&mut hasher);
+    variables.hash(&mut hasher);
     let key = (bucket.to_owned(), hasher.finish());
 
-    let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut clients = lock(CLIENTS.get(Mutex::default));
     if let Some(found) = clients.get(&key) {
         return Ok(Arc::clone(found));
     }
-    let made = s3_store(bucket, options, &|name| std::env::var(name).ok())?;
-    clients.insert(key, Arc::clone(&made));
-    Ok(made)
+    let (bucket, options) = (bucket.to_owned(), options.clone());
+    let client = Arc::new(Client::S3 { bucket, options, variables, made: Box::default() });
+    client.store()?;
+    clients.insert(key, Arc::clone(&client));
+    Ok(client)
 }
 
 /// The key of an object, exactly as the store holds it.

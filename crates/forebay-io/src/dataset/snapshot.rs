@@ -174,7 +174,7 @@ impl Dataset {
                 let document = Bytes::from(document);
                 remote::retrying(|| async {
                     let payload = PutPayload::from_bytes(document.clone());
-                    let put = bucket.store.put(&path, payload).await;
+                    let put = bucket.store()?.put(&path, payload).await;
                     put.map(|_| ()).map_err(|e| store_error(e, uri))
                 })
                 .await

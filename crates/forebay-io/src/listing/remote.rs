@@ -192,7 +192,8 @@ async fn missing(bucket: &Bucket, key: &str, written: &str) -> Error {
     let Ok(prefix) = Path::parse(parent) else { return error };
     let prefix = if parent.is_empty() { None } else { Some(&prefix) };
     // Only for the hint: a failure here must not hide the error itself.
-    let Ok(beside) = bucket.store.list_with_delimiter(prefix).await else { return error };
+    let Ok(store) = bucket.store() else { return error };
+    let Ok(beside) = store.list_with_delimiter(prefix).await else { return error };
     let mut names: HashMap<String, ()> = HashMap::new();
     for path in beside.objects.iter().map(|o| &o.location).chain(&beside.common_prefixes) {
         names.insert(path.filename().unwrap_or_default().to_owned(), ());

@@ -93,7 +93,7 @@ async fn attempt(
         if_match: pin.e_tag.clone(),
         ..Default::default()
     };
-    let result = bucket.store.get_opts(path, options).await.map_err(|e| match e {
+    let result = bucket.store()?.get_opts(path, options).await.map_err(|e| match e {
         // The object shrank or vanished: it is not the one that was listed.
         object_store::Error::NotFound { .. } => Error::new(
             ErrorKind::Changed,
@@ -217,7 +217,7 @@ pub(crate) async fn head(bucket: &Bucket, path: &Path) -> Result<Option<ObjectMe
     let uri = bucket.uri(path);
     retrying(|| async {
         let options = GetOptions { head: true, ..Default::default() };
-        match within(&uri, async { Ok(bucket.store.get_opts(path, options).await) }).await? {
+        match within(&uri, async { Ok(bucket.store()?.get_opts(path, options).await) }).await? {
             Ok(result) => Ok(Some(result.meta)),
             Err(e) => {
                 let error = store_error(e, &uri);
@@ -239,7 +239,7 @@ pub(crate) async fn read_small(
     retrying(|| {
         let uri = &uri;
         within(uri, async move {
-            let result = match bucket.store.get_opts(path, GetOptions::default()).await {
+            let result = match bucket.store()?.get_opts(path, GetOptions::default()).await {
                 Ok(result) => result,
                 Err(object_store::Error::NotFound { .. }) => return Ok(None),
                 Err(e) => return Err(store_error(e, uri)),
@@ -267,7 +267,9 @@ pub(crate) async fn list(bucket: &Bucket, prefix: Option<&Path>) -> Result<Vec<O
     };
     retrying(|| {
         let uri = &uri;
-        async move { bucket.store.list(prefix).try_collect().await.map_err(|e| store_error(e, uri)) }
+        async move {
+            bucket.store()?.list(prefix).try_collect().await.map_err(|e| store_error(e, uri))
+        }
     })
     .await
 }

@@ -70,7 +70,7 @@ pub async fn survey(sink: &ParquetSink, source: &Dataset) -> Result<Survey> {
                 let FilePlace::Remote(from, key) = &file.place else { continue };
                 // Clients are shared by bucket and options, so the same client is the same bucket.
                 let below = key.as_ref().strip_prefix(prefix);
-                if Arc::ptr_eq(&from.store, &bucket.store)
+                if from.is(&bucket)
                     && below.is_some_and(|k| prefix.is_empty() || k.starts_with('/'))
                 {
                     return Err(own_source(&sink.uri, &file.uri));

@@ -118,7 +118,7 @@ impl RemoteTarget {
                 let path = self.path(&name)?;
                 let upload = self
                     .bucket
-                    .store
+                    .store()?
                     .put_multipart_opts(&path, PutMultipartOptions::default())
                     .await
                     .map_err(|e| store_error(e, &self.bucket.uri(&path)))?;
@@ -202,7 +202,7 @@ impl RemoteTarget {
         let mode = self.seen.clone().map_or(PutMode::Create, PutMode::Update);
         let put = self
             .bucket
-            .store
+            .store()?
             .put_opts(&path, payload, PutOptions { mode, ..Default::default() })
             .await;
         if let Err(e) = put {
@@ -296,7 +296,8 @@ async fn delete(bucket: Bucket, paths: Vec<Path>) -> Vec<String> {
         }
         let bucket = bucket.clone();
         tasks.spawn(async move {
-            match bucket.store.delete(&path).await {
+            let Ok(store) = bucket.store() else { return Some(bucket.uri(&path)) };
+            match store.delete(&path).await {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => None,
                 Err(_) => Some(bucket.uri(&path)),
             }
