@@ -6,6 +6,7 @@ traceback of ours, and leaves no output behind.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 from support import BINARY, finish, forebay, in_order, numbered, start_forebay, write
 
 import forebay as fb
@@ -366,6 +368,16 @@ JOBS = {
         ["resize"],
     ),
     "duplicate key": ("source: { parquet: GOOD }\nsource: { parquet: GOOD }\n", ":2:", ["source"]),
+    "no such column of the source": (
+        "source:\n  parquet:\n    uri: GOOD\n    columns: [name, lable]\nsink: { parquet: OUT }\n",
+        ":4:",
+        ["label", "columns[1]"],
+    ),
+    "an operator of Python": (
+        "source: { parquet: GOOD }\nsteps:\n  - filter: label > 1 && label < 5\n",
+        ":3:",
+        ["write AND", "^^"],
+    ),
     "no sink": ("source: { parquet: GOOD }\n", "job.yaml", ["sink"]),
 }
 
@@ -461,6 +473,15 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(fb.InvalidInputError, match="lable") as caught:
         fb.read_parquet(_good(tmp_path), columns=["lable"])
     assert "label" in caught.value.hint
+    assert caught.value.place == "source.parquet.columns[0]"
+
+
+def test_a_snapshot_that_is_not_there(tmp_path: Path) -> None:
+    fb.read_parquet(_good(tmp_path)).snapshot().save(tmp_path / "good.snapshot")
+    for name, word in [("god.snapshot", "good.snapshot"), ("none/x", "does not")]:
+        with pytest.raises(fb.NotFoundError, match=name) as caught:
+            fb.read_snapshot(tmp_path / name)
+        assert word in caught.value.hint
 
 
 def test_values_that_cannot_be_computed(tmp_path: Path) -> None:
@@ -502,6 +523,7 @@ def test_corrupt_images(tmp_path: Path, content: bytes) -> None:
         in_order(dataset)
     error = caught.value
     assert (error.file, error.row, error.column) == (path, 0, "image")
+    assert error.hint
     _one_screen(str(error))
     job = tmp_path / "job.yaml"
     job.write_text(
@@ -517,14 +539,36 @@ def test_corrupt_images(tmp_path: Path, content: bytes) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("size", [4, [4, 4]])
+@pytest.mark.parametrize("mode", [None, "RGB"])
+def test_of_several_bad_images_the_first_is_named(
+    tmp_path: Path, size: int | list[int], mode: str | None
+) -> None:
+    """Also where its header is whole and that of the other is not, on any number of threads."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, "PNG")
+    good, junk = buffer.getvalue(), b"not a picture"
+    images = [good, good[: len(good) // 2], junk, good, junk]
+    path = write(tmp_path / "i.parquet", {"a": images, "b": [good, junk, *images[2:]]})
+    for columns, first in ((["a"], "a"), (["a", "b"], "a"), (["b", "a"], "b")):
+        dataset = fb.read_parquet(path, columns=columns)
+        for column in columns:
+            dataset = dataset.map_image(column, [fb.Resize(size)], mode=mode)
+        for threads in (1, 4):
+            with pytest.raises(fb.CorruptDataError) as caught:
+                in_order(dataset, num_threads=threads)
+            assert (caught.value.row, caught.value.column) == (1, first)
+
+
 def test_a_target_that_cannot_be_written(tmp_path: Path) -> None:
     dataset = fb.read_parquet(_good(tmp_path))
     with pytest.raises(fb.InvalidInputError, match="is a file"):
         dataset.write_parquet(tmp_path / "good.parquet")
     with pytest.raises(fb.ForebayError):
         dataset.write_parquet(tmp_path / "good.parquet" / "below")
-    with pytest.raises(fb.ForebayError):
+    with pytest.raises(fb.StorageError, match="cannot create /proc/nope") as caught:
         dataset.write_parquet("/proc/nope")
+    assert "write elsewhere" in caught.value.hint
     assert fb.read_parquet(tmp_path / "good.parquet").count() == 100
 
 

@@ -223,6 +223,25 @@ def test_a_short_last_batch_is_not_taken_for_many_that_are_held(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    ("steps", "options", "words"),
+    [
+        ("id >= 0", {"batch_size": ROWS + 1}, "partial"),
+        ("id < 0", {"batch_size": 8}, "no row is left"),
+        ("id < 0", {"batch_size": 8, "shuffle": "none"}, "no row is left"),
+        ("id < 0", {"batch_size": 8, "epoch_end": "pad"}, "no row is left"),
+    ],
+)
+def test_an_epoch_without_steps_is_told(
+    dataset: fb.Dataset, caplog: pytest.LogCaptureFixture, steps: str, options: dict, words: str
+) -> None:
+    loader = dataset.filter(steps).loader(**options)
+    assert len(loader) == len(list(loader)) == 0
+    (record,) = caplog.records
+    assert "there are no steps" in record.getMessage()
+    assert words in record.getMessage()
+
+
 def test_two_loaders_at_once(dataset: fb.Dataset) -> None:
     left = dataset.loader(16, seed=1, epoch_end="partial", format="numpy")
     right = dataset.filter("id < 500").loader(16, seed=2, epoch_end="partial", format="numpy")

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay::{Dataset, Error, ErrorKind, JobFile, Result};
+use forebay::{Dataset, Error, ErrorKind, JobFile, Result, Source};
 
 /// A job file and its dataset. Errors name the line of the file.
 pub fn open(path: &Path) -> Result<(JobFile, Dataset)> {
@@ -21,6 +21,12 @@ pub fn open(path: &Path) -> Result<(JobFile, Dataset)> {
             .with_hint(hint)
     })?;
     let job = JobFile::from_yaml(&text, &origin)?;
-    let dataset = Dataset::from_plan(job.plan()).map_err(|e| job.place(e))?;
+    let Source::Parquet(source) = &job.plan().source else {
+        return Err(Error::internal("unknown kind of source"));
+    };
+    let read =
+        if source.snapshot.is_some() { "source.parquet.snapshot" } else { "source.parquet.uri" };
+    // What says no place itself is about the files.
+    let dataset = Dataset::from_plan(job.plan()).map_err(|e| job.place(e.at_place(read)))?;
     Ok((job, dataset))
 }

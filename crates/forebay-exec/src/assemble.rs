@@ -264,8 +264,9 @@ struct Filling {
     plans: Vec<Plan>,
     repeats: Option<usize>,
     left: AtomicUsize,
-    /// The failure of the smallest sample, so that the error does not depend on the threads.
-    failed: Mutex<Option<(usize, Error)>>,
+    /// The failure of the smallest sample, and of its first column, so that the error does not depend on
+    /// the threads.
+    failed: Mutex<Option<((usize, usize), Error)>>,
     rest: Mutex<Option<(SlabWriter, Done)>>,
 }
 
@@ -286,8 +287,9 @@ impl Filling {
             // A panic may have left the decoder's state half-changed.
             worker.scratch = forebay_ops::Scratch::default();
             let mut failed = lock(&self.failed);
-            if failed.as_ref().is_none_or(|(first, _)| at < *first) {
-                *failed = Some((at, e));
+            let place = (at, chunk.task.output());
+            if failed.as_ref().is_none_or(|(first, _)| place < *first) {
+                *failed = Some((place, e));
             }
         }
         // The region goes before the count: the last one freezes the slab.

@@ -29,7 +29,12 @@ enum Places {
     /// All images have one shape.
     Fixed { shape: [usize; 3], width: usize, rows: usize },
     /// Each its own: shapes, and byte offsets (one more than shapes).
-    Each { shapes: Vec<[usize; 3]>, offsets: Vec<usize> },
+    Each {
+        shapes: Vec<[usize; 3]>,
+        offsets: Vec<usize>,
+        /// The first sample whose header says no shape: an error of a sample before it comes first.
+        broken: Option<(usize, Error)>,
+    },
 }
 
 /// Finds out the shapes, from the headers where the operators do not fix them.
@@ -45,7 +50,7 @@ pub fn task(
     let probe = |part: &Part, row: usize| {
         let bytes = image_bytes(part, column, name, row)?;
         let key = spec.key(part, seed, epoch, row);
-        spec.pipeline.probe(bytes, key).map_err(|e| part.locate(e.in_column(&**name), row))
+        spec.pipeline.probe(bytes, key).map_err(|e| located(e, part, row, name))
     };
     let places = match spec.pipeline.fixed_size() {
         Some(_) => {
@@ -68,15 +73,24 @@ pub fn task(
             let mut shapes = Vec::with_capacity(rows.len());
             let mut offsets = vec![0usize];
             let mut at = 0usize;
-            for (part, row) in rows.samples() {
-                let probe = probe(part, row)?;
-                same_mode(spec, probe.mode, part, row, name)?;
+            let mut broken = None;
+            for (i, (part, row)) in rows.samples().enumerate() {
+                let checked = probe(part, row)
+                    .and_then(|probe| same_mode(spec, probe.mode, part, row, name).map(|()| probe));
+                let probe = match checked {
+                    Ok(probe) => probe,
+                    Err(e) => {
+                        broken = Some((i, e));
+                        offsets.resize(rows.len() + 1, at);
+                        break;
+                    }
+                };
                 at += probe.elements() * dtype.size();
                 let layout = spec.pipeline.layout();
                 shapes.push(layout.shape(probe.height, probe.width, probe.channels));
                 offsets.push(at);
             }
-            Places::Each { shapes, offsets }
+            Places::Each { shapes, offsets, broken }
         }
     };
     Ok(ImageTask { spec: spec.clone(), column, name: Arc::clone(name), seed, epoch, dtype, places })
@@ -101,6 +115,18 @@ fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Res
         .map_err(|e| part.locate(e.in_column(name), row))
 }
 
+/// An error of a picture, with its place and a way on.
+fn located(error: Error, part: &Part, row: usize, name: &str) -> Error {
+    let error = match error.kind() {
+        ErrorKind::Corrupt => error.with_hint(
+            "mend the value where the file is written, or leave the row out: a filter over other columns \
+             keeps it from being decoded",
+        ),
+        _ => error,
+    };
+    part.locate(error.in_column(name), row)
+}
+
 /// Images of one column have one mode: gray beside colour would make tensors that do not fit.
 fn same_mode(spec: &ImageSpec, mode: ImageMode, part: &Part, row: usize, name: &str) -> Result<()> {
     let first = *spec.mode.get_or_init(|| Box::new(mode));
@@ -121,6 +147,11 @@ fn same_mode(spec: &ImageSpec, mode: ImageMode, part: &Part, row: usize, name: &
 }
 
 impl ImageTask {
+    /// The number of the output among the batch's.
+    pub fn output(&self) -> usize {
+        self.column
+    }
+
     /// Bytes of all images.
     pub fn bytes(&self) -> usize {
         match &self.places {
@@ -152,18 +183,23 @@ impl ImageTask {
         for (i, (part, row)) in range.zip(rows.samples().skip(samples.start)) {
             *at = i;
             check()?;
+            if let Places::Each { broken: Some((first, e)), .. } = &self.places
+                && i >= *first
+            {
+                return Err(e.clone());
+            }
             let bytes = image_bytes(part, self.column, &self.name, row)?;
             let key = self.spec.key(part, self.seed, self.epoch, row);
             let place = &mut out[self.offset(i) - base..self.offset(i + 1) - base];
             if self.spec.pipeline.mode().is_none() {
                 let probe = self.spec.pipeline.probe(bytes, key);
-                let mode = probe.map_err(|e| part.locate(e.in_column(&*self.name), row))?.mode;
+                let mode = probe.map_err(|e| located(e, part, row, &self.name))?.mode;
                 same_mode(&self.spec, mode, part, row, &self.name)?;
             }
             self.spec
                 .pipeline
                 .run(scratch, bytes, key, place)
-                .map_err(|e| part.locate(e.in_column(&*self.name), row))?;
+                .map_err(|e| located(e, part, row, &self.name))?;
         }
         Ok(())
     }
@@ -177,7 +213,7 @@ impl ImageTask {
                 offset: at,
                 slab: slab.clone(),
             }),
-            Places::Each { shapes, offsets } => Column::Each(
+            Places::Each { shapes, offsets, .. } => Column::Each(
                 shapes
                     .iter()
                     .zip(offsets)

@@ -122,13 +122,7 @@ impl Loader {
             .map(|b| BlockInfo { rows: index.count(b), bytes: costs.decoded(b) })
             .collect();
         let schedule = Schedule::new(&blocks, config.schedule.clone())?;
-        if schedule.steps() == 0 && schedule.rows() > 0 {
-            tracing::warn!(
-                rows = schedule.rows(),
-                batch = config.schedule.global_batch,
-                "the dataset has fewer rows than one global batch and epoch_end is drop: there are no steps"
-            );
-        }
+        tell_no_steps(&schedule, &pipeline);
         let slab = batch_bytes(&outputs, schedule.rank_batch());
         let prefetch = config
             .prefetch
@@ -277,6 +271,22 @@ impl Loader {
         let (steps, stats) = (shared.steps(), Arc::clone(&self.stats));
         Ok(EpochRun::new(vec![opener, feeder], out, stats, pool, steps, before)
             .closing(move || lock(&shared.lanes).clear()))
+    }
+}
+
+/// Says that a loader delivers nothing, which a training loop would pass over in silence.
+fn tell_no_steps(schedule: &Schedule, pipeline: &Pipeline) {
+    let (rows, batch) = (schedule.rows(), schedule.spec().global_batch);
+    match rows {
+        _ if schedule.steps() > 0 => {}
+        0 if pipeline.dataset.rows() == 0 => {
+            tracing::warn!("the dataset has no rows: there are no steps");
+        }
+        0 => tracing::warn!("no row is left by the plan's steps: there are no steps"),
+        _ => tracing::warn!(
+            "{rows} rows are fewer than one global batch of {batch}, and epoch_end is drop: there are no steps; \
+             use a smaller batch, or epoch_end=\"pad\" or \"partial\""
+        ),
     }
 }
 

@@ -47,7 +47,14 @@ impl Pipeline {
             Some(columns) => columns.clone(),
             None => dataset.schema.fields().iter().map(|f| f.name().clone()).collect(),
         };
-        let all = BlockReader::new(Arc::clone(&dataset), &columns)?;
+        let all = BlockReader::new(Arc::clone(&dataset), &columns).map_err(|e| {
+            let named =
+                e.location().column.as_deref().and_then(|c| columns.iter().position(|n| n == c));
+            match named {
+                Some(i) => e.at_place(format!("source.parquet.columns[{i}]")),
+                None => e,
+            }
+        })?;
         let kinds: Vec<(String, ColumnKind)> = all
             .schema()
             .fields()

@@ -6,9 +6,9 @@
 //! folder that holds a manifest is exactly what its manifest lists.
 
 pub(crate) mod hive;
-mod local;
+pub(crate) mod local;
 mod pattern;
-mod remote;
+pub(crate) mod remote;
 
 use std::path::PathBuf;
 use std::sync::Arc;

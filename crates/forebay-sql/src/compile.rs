@@ -185,8 +185,11 @@ impl Compiler {
         let planned = plan(sql, &self.schema())?;
         let slots =
             planned.inputs.iter().filter_map(|i| self.columns.get(*i)).map(|c| c.slot).collect();
+        let text = explain::compiled(&planned.physical);
+        let written = sql.contains("::") || sql.to_lowercase().contains("cast");
         let evaluated = Evaluated {
-            text: explain::compiled(&planned.physical),
+            implied: text.contains("CAST(") && !written,
+            text,
             expr: planned.physical,
             inputs: slots,
             schema: planned.schema,

@@ -31,6 +31,8 @@ pub(crate) struct Evaluated {
     pub(crate) place: String,
     /// The expression, as errors name it.
     pub(crate) text: String,
+    /// Whether a CAST in it was written by nobody: one side of an operator becomes the other's type.
+    pub(crate) implied: bool,
 }
 
 /// What a segment made of a batch.
@@ -267,7 +269,8 @@ impl Frame {
         };
         let message = format!("cannot compute {}: {}", e.text, sentence(&error));
         let result = Error::new(kind, message).at_place(e.place.as_str());
-        let result = match value_hint(result.message()).filter(|_| kind == ErrorKind::Value) {
+        let hint = value_hint(result.message(), e.implied);
+        let result = match hint.filter(|_| kind == ErrorKind::Value) {
             Some(hint) => result.with_hint(hint),
             None => result,
         };
@@ -359,7 +362,7 @@ fn first_failing(
 }
 
 /// What helps against a value that cannot be computed with, by what arrow says of it.
-fn value_hint(message: &str) -> Option<&'static str> {
+fn value_hint(message: &str, implied: bool) -> Option<&'static str> {
     let lower = message.to_lowercase();
     if lower.contains("division by zero") || lower.contains("divide by zero") {
         Some("nullif(x, 0) turns a zero divisor into null")
@@ -369,7 +372,12 @@ fn value_hint(message: &str) -> Option<&'static str> {
         || lower.contains("can't cast")
         || lower.contains("pars")
     {
-        Some("TRY_CAST gives null where CAST fails")
+        Some(if implied {
+            "the two sides have different types, and one is converted; compare texts with texts ('5', not 5), \
+             or write TRY_CAST(x AS BIGINT), which gives null where a text is no number"
+        } else {
+            "TRY_CAST gives null where CAST fails"
+        })
     } else {
         None
     }

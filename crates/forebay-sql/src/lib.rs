@@ -25,6 +25,7 @@ mod explode;
 mod float;
 mod functions;
 mod guard;
+mod habits;
 mod harden;
 mod parse;
 mod plan;

@@ -19,6 +19,7 @@ use crate::df::sqlparser::parser::{Parser, ParserError};
 use crate::df::sqlparser::tokenizer::{Span, Token, Tokenizer};
 use crate::error::{Spot, at_spot};
 use crate::functions::{FUNCTIONS, Refusal};
+use crate::habits;
 
 /// How deep parentheses, functions and CASE may nest. Enough for any expression written by hand,
 /// and small enough for the 2 MiB stacks of the worker threads that evaluate it.
@@ -60,6 +61,9 @@ pub(crate) fn parse(sql: &str, schema: &Schema) -> Result<Expr> {
         .with_hint(
             "write x IN (1, 2, …) instead of x = 1 OR x = 2 OR …, or split it into several steps",
         ));
+    }
+    if let Some(error) = habits::refused(&tokens, sql) {
+        return Err(error);
     }
     let mut parser =
         Parser::new(&dialect).with_recursion_limit(NESTING).with_tokens_with_locations(tokens);
@@ -128,7 +132,7 @@ fn quoted(token: &str) -> String {
     format!("`{token}`")
 }
 
-fn spot_of(span: Span, text: &str) -> Option<Spot> {
+pub(crate) fn spot_of(span: Span, text: &str) -> Option<Spot> {
     if span.start.line == 0 {
         return None;
     }
@@ -218,6 +222,9 @@ impl Names<'_> {
         let mut hint = suggest::hint(name, known.clone());
         if ident.quote_style == Some('"') && suggest::nearest(name, known).is_none() {
             hint.push_str(&format!("; text goes in single quotes: '{name}'"));
+        }
+        if let Some(sql) = habits::in_sql(name).filter(|_| ident.quote_style.is_none()) {
+            hint = sql;
         }
         let message = format!("there is no column {name:?}");
         let e = at_spot(
@@ -315,12 +322,16 @@ impl Names<'_> {
             let known = FUNCTIONS.names();
             let message = format!("there is no function `{name}`");
             let e = at_spot(ErrorKind::InvalidInput, message, self.sql, spot_of(span, &written));
-            return self.stop(match suggest::nearest(&name, known) {
-                Some(near) => e.with_hint(format!("did you mean `{near}`?")),
-                None => e.with_hint(
-                    "the functions are those of DataFusion's SQL reference, scalar functions",
-                ),
-            });
+            let method = name.rsplit_once('.').map(|(_, method)| method);
+            let near = suggest::nearest(method.unwrap_or(&name), known);
+            return self.stop(e.with_hint(match (habits::in_sql(&name), near, method) {
+                (Some(sql), _, _) => sql,
+                (_, Some(near), None) => format!("did you mean `{near}`?"),
+                (_, Some(near), Some(_)) => format!("SQL has no methods: write {near}(x)"),
+                (_, None, _) => {
+                    "the functions are those of DataFusion's SQL reference, scalar functions".into()
+                }
+            }));
         }
         if matches!(function.args, FunctionArguments::Subquery(_)) {
             return self.subquery();

@@ -15,6 +15,7 @@ use crate::df::{
 };
 use crate::error::{at_spot, sentence};
 use crate::functions::FUNCTIONS;
+use crate::habits;
 use crate::harden::harden;
 use crate::parse::parse;
 
@@ -44,7 +45,12 @@ pub(crate) fn plan(sql: &str, schema: &Schema) -> Result<Planned> {
             DataFusionError::NotImplemented(_) => ErrorKind::Unsupported,
             _ => ErrorKind::InvalidInput,
         };
-        at_spot(kind, format!("cannot compile the SQL expression: {}", sentence(&e)), sql, None)
+        let sentence = sentence(&e);
+        let message = format!("cannot compile the SQL expression: {sentence}");
+        match habits::misread(&sentence, sql) {
+            Some((spot, hint)) => at_spot(kind, message, sql, Some(spot)).with_hint(hint),
+            None => at_spot(kind, message, sql, None),
+        }
     };
     let names = DFSchema::from_unqualified_fields(schema.fields().clone(), Default::default())
         .map_err(fail)?;

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::{DataFile, Dataset, Pin, read_footers};
 use crate::blocking;
 use crate::footer::{self, Footer};
-use crate::listing::{FilePlace, Listed};
+use crate::listing::{self, FilePlace, Listed};
 use crate::store::problem::{file_error, store_error};
 use crate::store::{Place, key_path, remote, resolve};
 
@@ -190,14 +190,20 @@ impl Dataset {
         let bytes = match resolve(uri, storage)? {
             Place::Local { path, .. } => {
                 let uri = uri.to_owned();
-                blocking::run(move || std::fs::read(&path).map_err(|e| file_error(e, "read", &uri)))
-                    .await?
+                let read = move || {
+                    std::fs::read(&path).map_err(|e| match e.kind() {
+                        std::io::ErrorKind::NotFound => listing::local::missing(&uri, &path),
+                        _ => file_error(e, "read", &uri),
+                    })
+                };
+                blocking::run(read).await?
             }
             Place::Remote { bucket, key } => {
                 let path = key_path(&bucket, &key)?;
-                let found = remote::read_small(&bucket, &path).await?;
-                let missing = || Error::new(ErrorKind::NotFound, format!("{uri} does not exist"));
-                found.ok_or_else(missing)?.0.to_vec()
+                match remote::read_small(&bucket, &path).await? {
+                    Some((bytes, _)) => bytes.to_vec(),
+                    None => return Err(listing::remote::missing(&bucket, &key, uri).await),
+                }
             }
         };
         let (name, storage) = (uri.to_owned(), storage.clone());

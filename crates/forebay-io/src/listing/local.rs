@@ -87,7 +87,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// A path that does not exist, with the nearest name beside it.
-fn missing(written: &str, path: &Path) -> Error {
+pub(crate) fn missing(written: &str, path: &Path) -> Error {
     let error = Error::new(ErrorKind::NotFound, format!("{written} does not exist"));
     // The first folder that is missing is the one to correct.
     let mut at = path;

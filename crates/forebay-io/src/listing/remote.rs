@@ -182,7 +182,7 @@ fn sorted(mut files: Vec<Listed>) -> Vec<Listed> {
 }
 
 /// The error of a key that is neither an object nor a prefix, with the nearest name beside it.
-async fn missing(bucket: &Bucket, key: &str, written: &str) -> Error {
+pub(crate) async fn missing(bucket: &Bucket, key: &str, written: &str) -> Error {
     let error = Error::new(ErrorKind::NotFound, format!("{written} does not exist"));
     let key = key.trim_matches('/');
     if key.is_empty() {

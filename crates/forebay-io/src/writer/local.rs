@@ -133,7 +133,15 @@ impl LocalTarget {
                     for folder in made.iter().rev() {
                         let _ = fs::remove_dir(folder);
                     }
-                    return Err(file_error(e, "create", &shown(&folder)));
+                    // The folder above it is there.
+                    return Err(if e.kind() == std::io::ErrorKind::NotFound {
+                        let message = format!("cannot create {}", shown(&folder));
+                        Error::new(ErrorKind::Io, message)
+                            .with_hint("its file system takes no new folders; write elsewhere")
+                            .with_source(e)
+                    } else {
+                        file_error(e, "create", &shown(&folder))
+                    });
                 }
             }
         }

@@ -277,3 +277,60 @@ fn constants_are_checked_when_compiled() {
     assert!(error.message().contains("overflows"), "{error:?}");
     assert_eq!(error.place(), Some("steps[0].with_column"));
 }
+
+/// Each with where the caret is, and the hint.
+#[test]
+fn expressions_of_python() {
+    let cases = [
+        ("label > 1 && label < 3", "&&", "write AND"),
+        ("(label > 1) & (label < 3)", "&", "`&` combines the bits of integers: write AND"),
+        ("label > 1 & label < 3", "&", "`&` combines the bits of integers: write AND"),
+        ("(label > 1) | (label < 3)", "|", "`|` combines the bits of integers: write OR"),
+        ("label > 1 || label < 3", "||", "`||` joins texts: write OR"),
+        ("~(label > 1)", "~", "write NOT"),
+        ("!(label > 1)", "!", "write NOT"),
+        (
+            "label // 2 = 1",
+            "//",
+            "write floor(a / b); between integers a / b drops the fraction already",
+        ),
+        ("label ** 2 > 1", "*", "write power(a, b)"),
+        ("label not in [1, 2]", "in", "write the values in parentheses: x IN (1, 2, 3)"),
+        ("label is None", "None", "write x IS NULL"),
+        ("label is not None", "None", "write x IS NOT NULL"),
+        ("label = None", "None", "SQL writes NULL, and x IS NULL tests for it"),
+        ("label if label > 1 else 2", "if", "write CASE WHEN condition THEN a ELSE b END"),
+        ("len(carrier) > 1", "len", "SQL writes length(x) for texts, array_length(x) for lists"),
+        ("carrier.startswith('U')", "carrier", "SQL writes starts_with(x, 'a')"),
+        ("carrier.lower() = 'ua'", "carrier", "SQL has no methods: write lower(x)"),
+        ("1 < label < 3", "<", "write each comparison by itself: 1 < x AND x < 3"),
+        ("(label > 1) = 1", ">", "a boolean is compared with TRUE or FALSE, or stands by itself"),
+        (
+            "carrier AND label > 1",
+            "AND",
+            "AND and OR join conditions: compare each side with something, e.g. x > 0",
+        ),
+        ("label = 'a'", "'a'", "it is a text, and Int32 is wanted beside it"),
+    ];
+    for (sql, under, hint) in cases {
+        let error = compile(&flights(), vec![filter(sql)]).expect_err(sql);
+        assert_eq!((error.kind(), error.hint()), (ErrorKind::InvalidInput, Some(hint)), "{sql}");
+        let lines: Vec<&str> = error.message().lines().collect();
+        let caret = lines.last().map_or("", |l| l);
+        let at = caret.find('^').expect(sql);
+        assert!(lines[lines.len() - 2][at..].starts_with(under), "{sql}: {error}");
+    }
+    for sql in ["label & 1 = 1", "label | 1 = 1", "carrier || 'x' = 'UAx'", "carrier ~ 'U'"] {
+        assert!(compile(&flights(), vec![filter(sql)]).is_ok(), "{sql}");
+    }
+}
+
+#[test]
+fn a_text_that_is_compared_with_a_number() {
+    says!(
+        vec![filter("carrier < 5")],
+        r#"
+steps[0].filter: cannot compute CAST(carrier AS Int64) < 5: Cannot cast string 'UA' to value of Int64 type (row 0)
+  hint: the two sides have different types, and one is converted; compare texts with texts ('5', not 5), or write TRY_CAST(x AS BIGINT), which gives null where a text is no number"#
+    );
+}
