@@ -225,6 +225,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("bench", choices=["images", "tabular", "startup", "resume", "memory"])
     parser.add_argument("--rounds", type=int, help="measurements of each peer (default: 5; 3 for memory)")
     parser.add_argument("--only", default="", help="peers to run, separated by commas (default: all)")
+    parser.add_argument("--sets", default="", help="sets of `resume` to run, separated by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="the small warm-up set and one round: does it work?")
     parser.add_argument("--threads", type=int, default=2, help="CPUs and threads of every peer (default: 2)")
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one measurement (default: 400)")
@@ -235,6 +236,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json-out", help="file for every single measurement")
     options = parser.parse_args()
     options.only = [name for name in options.only.split(",") if name]
+    options.sets = [name for name in options.sets.split(",") if name]
     options.rounds = options.rounds or (1 if options.quick else 3 if options.bench == "memory" else 5)
     options.python = sys.executable
     options.mosaicml_python = options.mosaicml_python or str(data.ROOT / ".venv-peers-mosaicml" / "bin" / "python")
