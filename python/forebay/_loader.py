@@ -12,6 +12,7 @@ from forebay._world import discover
 
 if TYPE_CHECKING:
     from forebay._dataset import Dataset
+    from forebay._torch import Board
 
 
 class Loader:
@@ -43,6 +44,8 @@ class Loader:
         # made. They are fixed when the order is first looked at.
         self._discovers = discovers
         self._fixed = False
+        # Workers of a DataLoader that were started and are kept: they are told of a new position.
+        self._board: Board | None = None
 
     def _fix_world(self) -> None:
         """Take rank and world size from whoever launches this process; later changes are errors."""
@@ -108,6 +111,7 @@ class Loader:
             msg = f"set_epoch({epoch}): an epoch is a number from 0 to 2**64 - 1"
             raise ValueError(msg)
         self._native.set_epoch(epoch)
+        self._tell_workers()
 
     def state_dict(self) -> dict[str, Any]:
         """Give the position: what your loop received, never what was made ahead.
@@ -177,6 +181,16 @@ class Loader:
             msg = "load_state_dict(...): expected what state_dict() gave, plain numbers and texts"
             raise TypeError(msg) from e
         self._native.load_state(text)
+        self._tell_workers()
+
+    def _next_state(self) -> str:
+        """Give the position at which the next loop begins, as JSON."""
+        self._fix_world()
+        return self._native.next_state()
+
+    def _tell_workers(self) -> None:
+        if self._board is not None:
+            self._board.write(self._next_state())
 
     def as_torch(self) -> Any:
         """Give the loader as an ``IterableDataset`` for a torch ``DataLoader``.
@@ -184,15 +198,18 @@ class Loader:
         Use it with ``DataLoader(loader.as_torch(), batch_size=None, num_workers=M)``. Worker w
         makes the steps w, w + M, … of this rank, so the sequence is the loader's own for any M.
         The loader itself needs no workers: this is for code that insists on a ``DataLoader``.
-        Where rows are multiplied, M is at most 1.
+        Workers do not move the position: call `set_epoch` before each loop. Where rows are
+        multiplied, M is 0.
 
         Returns
         -------
         torch.utils.data.IterableDataset
         """
-        from forebay._torch import Steps
+        from forebay._torch import Board, Steps
 
-        return Steps(self)
+        if self._board is None and not self._is_stream:
+            self._board = Board()
+        return Steps(self, self._board)
 
     def stats(self) -> dict[str, Any]:
         """Counters and gauges of this loader.
@@ -217,7 +234,7 @@ class Loader:
 
     def _again(self) -> tuple[Dataset, str, tuple[int, int], dict[str, Any]]:
         """What makes this loader again in another process; see `remake`."""
-        state = self.state_dict()
+        state = json.loads(self._next_state())
         return self._dataset, self._options, self._native.world, state
 
     def _steps(self, first: int, stride: int) -> _Epoch:

@@ -191,8 +191,10 @@ def test_hints_name_odd_columns_so_that_they_can_be_used(tmp_path: Path) -> None
         with pytest.raises(fb.SchemaError, match="a null cannot go") as caught:
             list(dataset.loader(2))
         fill, call = caught.value.hint.split(", or leave such rows out with ")
+        fill, step = fill.removesuffix(" in a with_column step").split(", or with ")
         fill = eval(fill.removeprefix("fill nulls with fill=").removesuffix(" in loader()"))
         assert len(list(dataset.loader(2, fill=fill))) == 1
+        assert len(list(dataset.with_column(name, step).loader(2))) == 1
         assert eval(f"dataset.{call}").count() == 1
 
 

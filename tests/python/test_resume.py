@@ -423,6 +423,39 @@ def test_as_torch_is_the_same_sequence(dataset: fb.Dataset, workers: int) -> Non
     assert [b["id"].tolist() for b in steps] == wanted
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_as_torch_delivers_the_epoch_that_was_set(
+    dataset: fb.Dataset, workers: int, persistent: bool
+) -> None:
+    """Also after a loop that was left, and after a state; a loop without either is the last one."""
+    from torch.utils.data import DataLoader
+
+    loader, own = _loader(dataset), _loader(dataset)
+    next(iter(loader))  # a look at the first batch
+    steps = DataLoader(
+        loader.as_torch(), batch_size=None, num_workers=workers, persistent_workers=persistent
+    )
+
+    def wanted(epoch: int) -> list[list[int]]:
+        own.set_epoch(epoch)
+        return [b["id"].tolist() for b in own]
+
+    assert [b["id"].tolist() for b in steps] == wanted(0)
+    for epoch in (5, 0, 3):
+        loader.set_epoch(epoch)
+        for _ in steps:
+            break
+        for _ in range(2):
+            assert [b["id"].tolist() for b in steps] == wanted(epoch)
+    own.set_epoch(3)
+    rest = iter(own)
+    for _ in range(4):
+        next(rest)
+    loader.load_state_dict(own.state_dict())
+    assert [b["id"].tolist() for b in steps] == [b["id"].tolist() for b in rest]
+
+
 def test_as_torch_in_spawned_workers(dataset: fb.Dataset, tmp_path: Path) -> None:
     script = tmp_path / "spawned.py"
     script.write_text(
@@ -432,11 +465,15 @@ import forebay as fb
 from torch.utils.data import DataLoader
 if __name__ == "__main__":
     loader = fb.read_parquet(sys.argv[1]).loader(global_batch_size=32, rank=1, world_size=2, seed=3)
-    wanted = [b["id"].tolist() for b in loader]
-    steps = DataLoader(loader.as_torch(), batch_size=None, num_workers=2,
-                       multiprocessing_context="spawn")
+    epochs = [[b["id"].tolist() for b in loader] for _ in range(2)]
     loader.set_epoch(0)
-    assert [b["id"].tolist() for b in steps] == wanted
+    next(iter(loader))  # a look at the first batch
+    for persistent in (False, True):
+        steps = DataLoader(loader.as_torch(), batch_size=None, num_workers=2,
+                           persistent_workers=persistent, multiprocessing_context="spawn")
+        for epoch in (0, 1, 0):
+            loader.set_epoch(epoch)
+            assert [b["id"].tolist() for b in steps] == epochs[epoch], (persistent, epoch)
 """
     )
     folder = str(tmp_path / "data")

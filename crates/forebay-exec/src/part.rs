@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, UInt32Array};
 use arrow::buffer::{Buffer, MutableBuffer, NullBuffer};
 use arrow::datatypes::DataType;
-use forebay_core::suggest::{cast_to, in_python, not_null};
+use forebay_core::suggest::{cast_to, in_python, in_sql, not_null};
 use forebay_core::{DType, Error, ErrorKind, Result, RowKey};
 use forebay_plan::Fill;
 use half::{bf16, f16};
@@ -291,7 +291,11 @@ impl Part {
         // `per_row` is 0 for a list that is null itself: there is no element to fill. Within a list,
         // IS NOT NULL of the column says nothing.
         let (what, hint) = match (list, per_row) {
-            (false, _) => ("a null", format!("{fill}, or {out}")),
+            // A job has no `fill`: there a step does it.
+            (false, _) => {
+                let step = format!("coalesce({}, 0) in a with_column step", in_sql(column));
+                ("a null", format!("{fill}, or with {step}, or {out}"))
+            }
             (true, 0) => ("a null list", out),
             (true, _) => ("a null within the list", fill),
         };

@@ -61,6 +61,11 @@ impl Loader {
         py.detach(|| self.0.state().to_json())
     }
 
+    /// The position at which the next loop begins, as JSON.
+    fn next_state(&self, py: Python<'_>) -> String {
+        py.detach(|| self.0.next_state().to_json())
+    }
+
     /// Goes on from a position in JSON; an empty one changes nothing.
     fn load_state(&self, py: Python<'_>, json: &str) -> PyResult<()> {
         let load = || match forebay::LoaderState::from_json(json)? {

@@ -215,6 +215,17 @@ impl Loader {
     /// multiplied, a rank has its own lanes, and [`crate::merge_states`] puts the ranks' together.
     pub fn state(&self) -> LoaderState {
         let at = lock(&self.0.position).now().clone();
+        self.state_at(at)
+    }
+
+    /// The position at which the next [`Self::iter`] begins: that of [`Self::state`] only where it was
+    /// loaded and not yet gone on from.
+    pub fn next_state(&self) -> LoaderState {
+        let at = lock(&self.0.position).next();
+        self.state_at(at)
+    }
+
+    fn state_at(&self, at: Place) -> LoaderState {
         let current = self.current();
         let (schedule, pipeline) = (current.schedule(), current.pipeline());
         let progress = if self.streams() {

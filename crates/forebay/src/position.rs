@@ -59,11 +59,15 @@ impl Position {
         &self.now
     }
 
-    /// An iteration begins: the current epoch from its start, or once from a loaded place.
+    /// Where the next iteration begins: at the current epoch's start, or once at a loaded place.
+    pub(crate) fn next(&self) -> Place {
+        if self.loaded { self.now.clone() } else { self.now.restarted() }
+    }
+
+    /// An iteration begins.
     pub(crate) fn begin(&mut self) -> (Turn, Place) {
-        if !std::mem::take(&mut self.loaded) {
-            self.now = self.now.restarted();
-        }
+        self.now = self.next();
+        self.loaded = false;
         self.turn += 1;
         (Turn(self.turn), self.now.clone())
     }

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use forebay_plan::{PlanHash, SnapshotId, StorageOptions};
 use object_store::{ObjectStoreExt, PutPayload};
 use parquet::file::metadata::ParquetMetaDataWriter;
 use serde::{Deserialize, Serialize};
+use twox_hash::XxHash64;
 
 use super::{DataFile, Dataset, Pin, read_footers};
 use crate::blocking;
@@ -51,6 +53,28 @@ struct Document {
     files: Vec<Entry>,
     /// Base64 of the zstd stream of all footers, one after the other.
     footers: String,
+    /// XXH64 of the document without this: a statistic with a changed bit would prune rows that are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checksum: Option<String>,
+}
+
+impl Document {
+    /// What `checksum` is to be.
+    fn sum(&self) -> serde_json::Result<String> {
+        struct Summed(XxHash64);
+        impl Write for Summed {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.write(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut summed = Summed(XxHash64::with_seed(0));
+        serde_json::to_writer(&mut summed, self)?;
+        Ok(format!("{:016x}", summed.0.finish()))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -137,16 +161,18 @@ impl Dataset {
             files.push(entry(file, footer)?);
         }
         let packed = stream.finish().map_err(unwritten)?;
-        let document = Document {
+        let mut document = Document {
             forebay_snapshot: FORMAT,
             id: self.id().to_string(),
             rows: self.rows(),
             listed: self.listed.iter().map(|uri| absolute(uri)).collect::<Result<_>>()?,
             files,
             footers: BASE64.encode(packed),
+            checksum: None,
         };
-        serde_json::to_vec(&document)
-            .map_err(|e| Error::internal("cannot write a snapshot").with_source(e))
+        let unsaid = |e| Error::internal("cannot write a snapshot").with_source(e);
+        document.checksum = Some(document.sum().map_err(unsaid)?);
+        serde_json::to_vec(&document).map_err(unsaid)
     }
 
     /// Saves the snapshot to a path or URI: the whole document, or nothing of it.
@@ -242,7 +268,7 @@ struct Kept {
 impl Kept {
     fn parse(bytes: &[u8], uri: &str, storage: &StorageOptions) -> Result<Self> {
         let damaged = |what: &str| damaged(uri, what);
-        let document: Document = serde_json::from_slice(bytes).map_err(|e| {
+        let mut document: Document = serde_json::from_slice(bytes).map_err(|e| {
             let what = if e.is_eof() { "it is cut off" } else { "it is other data" };
             damaged(what).with_source(e)
         })?;
@@ -256,6 +282,10 @@ impl Kept {
             )
             .in_file(uri)
             .with_hint("use a newer Forebay, or make the snapshot again"));
+        }
+        let checksum = document.checksum.take();
+        if checksum.is_none() || checksum != document.sum().ok() {
+            return Err(damaged("its checksum is that of another document"));
         }
         let broken = |e: std::io::Error| damaged("its footers are damaged").with_source(e);
         let packed = DecoderReader::new(document.footers.as_bytes(), &BASE64);
@@ -375,4 +405,74 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
         // Nothing is left beside the target.
         let _ = std::fs::remove_file(&part);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use arrow::array::{Int64Array, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+
+    /// The document of a file of 100 rows in row groups of 10.
+    fn document(folder: &Path) -> Document {
+        let values = Int64Array::from_iter_values(0..100);
+        let batch = RecordBatch::try_from_iter([("v", Arc::new(values) as _)]).unwrap();
+        let file = File::create(folder.join("a.parquet")).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        for start in (0..100).step_by(10) {
+            writer.write(&batch.slice(start, 10)).unwrap();
+            writer.flush().unwrap();
+        }
+        writer.close().unwrap();
+        let uri = vec![folder.to_str().unwrap().to_owned()];
+        let source = forebay_plan::ParquetSource { uri, ..Default::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dataset = runtime.block_on(Dataset::open(&source)).unwrap();
+        serde_json::from_slice(&dataset.to_document().unwrap()).unwrap()
+    }
+
+    /// What is said of a document whose checksum is right.
+    fn parsed(mut document: Document) -> Result<Kept> {
+        document.checksum = None;
+        document.checksum = Some(document.sum().unwrap());
+        let bytes = serde_json::to_vec(&document).unwrap();
+        Kept::parse(&bytes, "s.json", &StorageOptions::default())
+    }
+
+    #[test]
+    fn every_changed_bit_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = serde_json::to_vec(&document(folder.path())).unwrap();
+        assert!(Kept::parse(&bytes, "s.json", &StorageOptions::default()).is_ok());
+        for (at, bit) in (0..bytes.len()).flat_map(|at| [(at, at % 8), (at, (at + 3) % 8)]) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << bit;
+            let error = Kept::parse(&changed, "s.json", &StorageOptions::default()).err();
+            let kind = error.map(|e| e.kind());
+            let found = matches!(kind, Some(ErrorKind::Corrupt | ErrorKind::Unsupported));
+            assert!(found, "byte {at}, bit {bit}: {kind:?}");
+        }
+    }
+
+    #[test]
+    fn documents_that_contradict_themselves_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |change: &dyn Fn(&mut Document)| {
+            let mut document = document(folder.path());
+            change(&mut document);
+            parsed(document).err().map(|e| e.kind())
+        };
+        assert_eq!(with(&|_| {}), None);
+        let corrupt = Some(ErrorKind::Corrupt);
+        assert_eq!(with(&|d| d.files.clear()), corrupt);
+        assert_eq!(with(&|d| d.footers.truncate(40)), corrupt);
+        assert_eq!(with(&|d| d.footers = "?".repeat(40)), corrupt);
+        assert_eq!(with(&|d| d.files[0].footer = Some(1 << 60)), corrupt);
+        assert_eq!(with(&|d| d.files[0].footer = Some(5)), corrupt);
+        assert_eq!(with(&|d| d.files[0].footer = None), corrupt);
+        assert_eq!(with(&|d| d.files[0].checksum = "x".into()), corrupt);
+        assert_eq!(with(&|d| d.forebay_snapshot = FORMAT + 1), Some(ErrorKind::Unsupported));
+    }
 }
