@@ -101,14 +101,14 @@ class Loader:
         TypeError
             If `epoch` is not a whole number.
         ValueError
-            If `epoch` is negative or beyond 64 bits.
+            If `epoch` is negative or beyond 63 bits.
         InvalidInputError
             Where rows are multiplied, if it is not the current one: an iteration begins where the
             one before ended, so another one can only be entered through a state.
         """
         epoch = _arguments.whole("set_epoch", "epoch", epoch)
-        if not 0 <= epoch < 2**64:
-            msg = f"set_epoch({epoch}): an epoch is a number from 0 to 2**64 - 1"
+        if not 0 <= epoch < 2**63:
+            msg = f"set_epoch({epoch}): an epoch is a number from 0 to 2**63 - 1"
             raise ValueError(msg)
         self._native.set_epoch(epoch)
         self._tell_workers()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forebay import _arguments
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -94,8 +96,8 @@ def mixing(
     ------
     ValueError
         An order that is not one-dimensional, not of whole numbers, or has fewer than two rows;
-        ordinals beyond `files` or `classes`; a `distance` or `batch_size` that is not at least 1,
-        or a `distance` that leaves no two rows to compare.
+        ordinals beyond `files` or `classes`, or nulls in them; a `distance` or `batch_size` that
+        is not at least 1, or a `distance` that leaves no two rows to compare.
 
     Examples
     --------
@@ -116,6 +118,13 @@ def mixing(
             "mixing(order): expected at least two row ordinals in one dimension, and got "
             f"{rows.dtype} of shape {rows.shape}"
         )
+        raise ValueError(msg)
+    distance = _arguments.whole("mixing", "distance", distance)
+    seed = _arguments.whole("mixing", "seed", seed)
+    if batch_size is not None:
+        batch_size = _arguments.whole("mixing", "batch_size", batch_size)
+    if seed < 0:
+        msg = f"mixing(seed={seed}): must be at least 0"
         raise ValueError(msg)
     if not 1 <= distance < rows.size:
         msg = f"mixing(distance={distance}): must be from 1 to {rows.size - 1}, less than the rows"
@@ -202,6 +211,10 @@ def mixing_of(
     >>> bool(0.9 < m.same_file[0] < 1.1)
     True
     """
+    for argument, column in (("key", key), ("files", files), ("classes", classes)):
+        if not isinstance(column, str) and (column is not None or argument == "key"):
+            raise _arguments.wrong("mixing_of", argument, column, "the name of a column")
+    distance = _arguments.whole("mixing_of", "distance", distance)
     for fixed in ("rank", "world_size", "epoch_end", "format"):
         if fixed in options:
             msg = f"mixing_of({fixed}=...): it does not enter the order, and is fixed here"
@@ -277,7 +290,11 @@ def _codes(
             f"{of_row.shape} for ordinals from {rows.min()} to {rows.max()}"
         )
         raise ValueError(msg)
-    return np.unique(of_row[rows], return_inverse=True)[1]
+    chosen = of_row[rows]
+    if chosen.dtype == object and any(value is None for value in chosen):
+        msg = f"mixing({name}): has nulls; give them a name, e.g. with coalesce({name}, 'none')"
+        raise ValueError(msg)
+    return np.unique(chosen, return_inverse=True)[1]
 
 
 def _rank_correlation(rows: NDArray[np.integer]) -> float:

@@ -194,3 +194,18 @@ def test_nulls_are_no_keys(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"number": [1.0, float("nan"), float("nan")]})
     with pytest.raises(ValueError, match="1 of 3"):
         fb.mixing_of(fb.read_parquet(tmp_path), "number", batch_size=2)
+
+
+def test_arguments_of_the_wrong_kind_are_named(tmp_path: Path) -> None:
+    dataset = fb.read_parquet(
+        write(tmp_path / "a.parquet", {"id": [1, 2, 3, 4], "kind": ["a", None, "b", "a"]})
+    )
+    with pytest.raises(ValueError, match=r"mixing\(classes\): has nulls"):
+        fb.mixing_of(dataset, "id", classes="kind", batch_size=2)
+    for wrong, word in [({"distance": 2.5}, "distance"), ({"batch_size": "4"}, "batch_size")]:
+        with pytest.raises(TypeError, match=word):
+            fb.mixing([0, 1, 2, 3], **wrong)
+    with pytest.raises(ValueError, match="seed"):
+        fb.mixing([0, 1, 2, 3], distance=1, seed=-1)
+    with pytest.raises(TypeError, match="key"):
+        fb.mixing_of(dataset, None)  # type: ignore[arg-type]

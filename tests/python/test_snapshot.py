@@ -134,6 +134,21 @@ def test_relative_paths_work_from_elsewhere(
     assert again.snapshot().refresh().rows == 700
 
 
+def test_a_dataset_stays_the_same_after_a_change_of_directory(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    numbered(elsewhere / "data" / "a.parquet", 9)
+    monkeypatch.chdir(folder.parent)
+    for uri in ("data", "data/", "data/*.parquet", "./data/a.parquet"):
+        dataset = fb.read_parquet(uri)
+        before = sorted(r for b in in_order(dataset) for r in b["id"].tolist())
+        monkeypatch.chdir(elsewhere)
+        assert sorted(r for b in in_order(dataset) for r in b["id"].tolist()) == before
+        assert dataset.snapshot().refresh().id == dataset.snapshot().id
+        monkeypatch.chdir(folder.parent)
+
+
 def test_what_is_no_snapshot_is_refused(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "snap.json"
     fb.read_parquet(folder).snapshot().save(path)
@@ -164,8 +179,10 @@ def test_what_is_no_snapshot_is_refused(folder: Path, tmp_path: Path) -> None:
         fb.read_snapshot(path)
     with pytest.raises(fb.NotFoundError, match=r"none\.json"):
         fb.read_snapshot(tmp_path / "none.json")
-    with pytest.raises(fb.ForebayError):
+    with pytest.raises(fb.InvalidInputError, match="give the file that a snapshot was saved to"):
         fb.read_snapshot(tmp_path)
+    with pytest.raises(fb.InvalidInputError, match="taken for data"):
+        fb.read_parquet(folder).snapshot().save(folder / "a.parquet")
     fb.read_parquet(folder).snapshot().save(path)
     with pytest.raises(fb.CorruptDataError, match="read_snapshot"):
         fb.read_parquet(path)

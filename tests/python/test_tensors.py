@@ -397,3 +397,21 @@ def test_fill_keeps_every_bit_of_a_whole_number(tmp_path: Path) -> None:
     for fill in (2**53 + 1, 2**63 - 1, -(2**63)):
         (batch,) = in_order(fb.read_parquet(path), fill=fill)
         assert batch["a"].tolist() == [1, fill]
+
+
+def test_batches_of_unknown_size_are_counted_as_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where bytes are known only when a batch is made, one that is held is still one."""
+    lists = [np.arange(4000 + i % 7) for i in range(2000)]
+    path = write(tmp_path / "l.parquet", {"l": lists, "id": range(2000)}, row_group_size=50)
+    dataset = fb.read_parquet(path)
+    for form in ("ragged", "pad"):
+        options = {"shuffle": "none", "lists": form, "memory_limit": "4MiB", "format": "numpy"}
+        # A batch is more than half of the limit.
+        assert sum(len(b["id"]) for b in dataset.loader(80, **options)) == 2000
+        with pytest.raises(fb.ResourceError, match=r"still holds \d batches") as caught:
+            list(dataset.loader(80, **options))
+        del caught
+        gc.collect()
+    assert caplog.records == []

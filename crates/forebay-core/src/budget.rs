@@ -70,6 +70,8 @@ struct AccountState {
     used: u64,
     peak: u64,
     by_kind: [u64; KINDS],
+    /// Reservations of each kind, whatever their size.
+    number: [u64; KINDS],
     /// Sequence numbers up to here are always admitted.
     head: u64,
     /// Bytes that the head may need: what others leave free for it.
@@ -99,6 +101,7 @@ impl State {
             a.used += bytes;
             a.peak = a.peak.max(a.used);
             a.by_kind[kind as usize] += bytes;
+            a.number[kind as usize] += 1;
         }
     }
 
@@ -107,6 +110,7 @@ impl State {
         if let Some(a) = self.accounts.get_mut(&account) {
             a.used -= bytes;
             a.by_kind[kind as usize] -= bytes;
+            a.number[kind as usize] -= 1;
         }
     }
 
@@ -223,6 +227,7 @@ impl Opened {
             used: 0,
             peak: 0,
             by_kind: [0; KINDS],
+            number: [0; KINDS],
             head: 0,
             head_bytes: self.head_bytes,
             next_waiter: 0,
@@ -271,6 +276,11 @@ impl Account {
     /// Bytes that this account holds of one kind.
     pub fn held(&self, kind: Held) -> u64 {
         self.with(|a| a.by_kind[kind as usize])
+    }
+
+    /// Reservations of one kind that this account holds, however large.
+    pub fn number(&self, kind: Held) -> u64 {
+        self.with(|a| a.number[kind as usize])
     }
 
     /// Bounds what work beyond the head may hold, for a consumer that needs no more to be fed: memory
@@ -422,6 +432,11 @@ impl Reservation {
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
+        if let Some(mut s) = self.state()
+            && let Some(a) = s.accounts.get_mut(&self.account.0.id)
+        {
+            a.number[self.kind as usize] += 1;
+        }
         Self { account: self.account.clone(), bytes, ..*self }
     }
 
@@ -437,6 +452,8 @@ impl Reservation {
         if let Some(a) = s.accounts.get_mut(&self.account.0.id) {
             a.by_kind[before as usize] -= self.bytes;
             a.by_kind[kind as usize] += self.bytes;
+            a.number[before as usize] -= 1;
+            a.number[kind as usize] += 1;
         }
     }
 }

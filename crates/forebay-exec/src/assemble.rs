@@ -374,7 +374,7 @@ pub(crate) fn gather(
         Error::new(ErrorKind::Resource, "the batch's values do not fit one Arrow array")
             .in_column(name)
             .with_source(e)
-            .with_hint("use a smaller batch_size, or cast the column to a large type (LargeUtf8)")
+            .with_hint("use a smaller batch_size, or make the column large: with_column(..., \"arrow_cast(x, 'LargeUtf8')\")")
     };
     let mut spans = rows.spans();
     let gathered = match (spans.next(), spans.next()) {

@@ -213,8 +213,8 @@ impl Loader {
             epoch,
             threads: self.config.threads,
         };
-        let (slab, prefetch) = (self.demand.slab, self.demand.prefetch);
-        let out = Delivery::new(self.account.clone(), slab, prefetch, assembler, pool.handle());
+        let prefetch = self.demand.prefetch;
+        let out = Delivery::new(self.account.clone(), prefetch, assembler, pool.handle());
         match self.pipeline.split.clone() {
             Some(split) => stream::start(self, &split, Arc::new(out), pool, from),
             None => self.scheduled(epoch, from.count, share, Arc::new(out), pool),

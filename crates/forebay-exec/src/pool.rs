@@ -237,7 +237,16 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = catch_unwind(AssertUnwindSafe(work));
     CATCHING.set(CATCHING.get() - 1);
     result.unwrap_or_else(|panic| {
-        let error = Error::internal(format!("the engine panicked: {}", panic_text(&*panic)));
+        let said = panic_text(&*panic);
+        if said.contains("offset overflow") {
+            // The way in which arrow says that texts do not fit an array of 32-bit offsets.
+            return Err(Error::new(
+                ErrorKind::Resource,
+                "an expression makes more than 2 GiB of text or bytes in one batch",
+            )
+            .with_hint("make shorter texts, or read files with smaller row groups"));
+        }
+        let error = Error::internal(format!("the engine panicked: {said}"));
         Err(match PANICKED_AT.take() {
             Some(at) => error.with_source(std::io::Error::other(format!("a panic at {at}"))),
             None => error,

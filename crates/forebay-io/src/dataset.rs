@@ -129,7 +129,9 @@ impl Dataset {
         }
         let listed = listing::list(&source.uri, &source.storage).await?;
         let footers = read_footers(&listed).await?;
-        Self::build(source.uri.clone(), listed, footers)
+        // To be listed again from wherever.
+        let arguments = source.uri.iter().map(|uri| snapshot::absolute(uri)).collect::<Result<_>>();
+        Self::build(arguments.unwrap_or_else(|_| source.uri.clone()), listed, footers)
     }
 
     /// Lists the source again, and reads the footers of files that are new or have changed only.

@@ -218,6 +218,7 @@ fn sniff(bytes: &[u8]) -> Result<Format> {
 
 fn too_large(what: String, limit: u64) -> Error {
     Error::new(ErrorKind::Resource, format!("{what} pixels, beyond the limit of {limit}"))
+        .with_hint("leave such rows out with a filter over other columns, or make the picture smaller beforehand")
 }
 
 fn too_large_bytes(bytes: u64, limit: u64) -> Error {

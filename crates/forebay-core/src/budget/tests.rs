@@ -36,6 +36,23 @@ mod rules {
     }
 
     #[test]
+    fn reservations_are_counted_whatever_their_size() {
+        let budget = ByteBudget::new(100);
+        let a = budget.open(100, 10);
+        let mut first = poll(&mut a.reserve(0, 0)).unwrap();
+        let mut second = a.force(50, Held::Slab);
+        assert_eq!([Held::Window, Held::Slab, Held::Consumer].map(|k| a.number(k)), [1, 1, 0]);
+        first.resize(30);
+        let part = second.split(20);
+        first.set_kind(Held::Consumer);
+        second.set_kind(Held::Consumer);
+        assert_eq!([Held::Window, Held::Slab, Held::Consumer].map(|k| a.number(k)), [0, 1, 2]);
+        assert_eq!((a.held(Held::Slab), a.held(Held::Consumer)), (20, 60));
+        drop((first, second, part));
+        assert_eq!((a.number(Held::Slab), a.number(Held::Consumer), budget.used()), (0, 0, 0));
+    }
+
+    #[test]
     fn an_oversize_item_is_clamped() {
         let budget = ByteBudget::new(100);
         let a = budget.open(50, 10);

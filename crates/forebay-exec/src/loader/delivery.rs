@@ -38,8 +38,6 @@ pub struct Delivered {
 
 /// What makes batches and hands them over.
 pub struct Delivery {
-    /// Bytes of a whole batch.
-    slab: u64,
     account: Account,
     /// The account's number of step 0. Its head is where the run before has left it, and all that is
     /// numbered below is admitted at once.
@@ -59,15 +57,8 @@ struct Ready {
 
 impl Delivery {
     /// Nothing is made yet.
-    pub fn new(
-        account: Account,
-        slab: u64,
-        prefetch: u64,
-        assembler: Assembler,
-        pool: PoolHandle,
-    ) -> Self {
+    pub fn new(account: Account, prefetch: u64, assembler: Assembler, pool: PoolHandle) -> Self {
         Self {
-            slab,
             base: account.head(),
             account,
             ready: Reorder::new(0),
@@ -124,13 +115,12 @@ impl Delivery {
             r.set_kind(Held::Slab);
             r
         };
-        let held = self.account.held(Held::Consumer);
-        if held > LOOP_HOLDS * self.slab && held + bytes > self.account.limit() {
-            self.fail(step, held_too_long(held, self.slab, self.account.limit()));
+        let (batches, held) =
+            (self.account.number(Held::Consumer), self.account.held(Held::Consumer));
+        if batches > LOOP_HOLDS && held + bytes > self.account.limit() {
+            self.fail(step, held_too_long(batches, held, self.account.limit()));
             return false;
         }
-        // In whole batches: the last one of an epoch may have few rows, or none.
-        let batches = held / self.slab.max(1);
         if batches > MANY_HELD && !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "the program holds {batches} batches; each further one takes fresh memory, up to memory_limit"
@@ -155,12 +145,11 @@ impl Delivery {
     }
 }
 
-fn held_too_long(held: u64, bytes: u64, limit: u64) -> Error {
+fn held_too_long(batches: u64, held: u64, limit: u64) -> Error {
     Error::new(
         ErrorKind::Resource,
         format!(
-            "the trainer still holds {} batches ({}), and the next one does not fit the loader's {}",
-            (held / bytes.max(1)).max(1),
+            "the trainer still holds {batches} batches ({}), and the next one does not fit the loader's {}",
             text::bytes(held),
             text::bytes(limit)
         ),

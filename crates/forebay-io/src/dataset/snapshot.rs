@@ -181,6 +181,12 @@ impl Dataset {
         uri: &str,
         storage: &StorageOptions,
     ) -> Result<()> {
+        if listing::parquet_name(uri.rsplit('/').next().unwrap_or(uri)) {
+            return Err(Error::invalid(format!(
+                "a snapshot cannot be named {uri}: it would be taken for data"
+            ))
+            .with_hint("give it a name that ends in .json"));
+        }
         let this = Arc::clone(self);
         let document = blocking::run(move || this.to_document()).await?;
         match resolve(uri, storage)? {
@@ -219,6 +225,10 @@ impl Dataset {
                 let read = move || {
                     std::fs::read(&path).map_err(|e| match e.kind() {
                         std::io::ErrorKind::NotFound => listing::local::missing(&uri, &path),
+                        std::io::ErrorKind::IsADirectory => file_error(e, "read", &uri).with_hint(
+                            "give the file that a snapshot was saved to; to read the folder's data, give it to \
+                             read_parquet() or as uri",
+                        ),
                         _ => file_error(e, "read", &uri),
                     })
                 };
@@ -369,12 +379,17 @@ fn shown(path: &Path) -> Result<String> {
 }
 
 /// An argument as another working directory would write it.
-fn absolute(uri: &str) -> Result<String> {
+pub(super) fn absolute(uri: &str) -> Result<String> {
     if uri.contains("://") {
         return Ok(uri.to_owned());
     }
     let ends = if uri.ends_with('/') { "/" } else { "" };
     let path = std::path::absolute(uri).unwrap_or_else(|_| PathBuf::from(uri));
+    let pattern = |text: &str| text.contains(['*', '?', '[']);
+    if pattern(uri) && path.ends_with(uri) && pattern(shown(&path)?.trim_end_matches(uri)) {
+        // The folder's own name would be read as a pattern.
+        return Ok(uri.to_owned());
+    }
     Ok(format!("{}{ends}", shown(&path)?.trim_end_matches('/')))
 }
 
@@ -409,7 +424,7 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use arrow::array::{Int64Array, RecordBatch};
     use parquet::arrow::ArrowWriter;
 

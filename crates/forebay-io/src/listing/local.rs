@@ -123,7 +123,8 @@ fn file(path: &Path, uri: &str, relative: String, meta: &fs::Metadata) -> Listed
         uri: uri.into(),
         partitions: hive::partitions(&relative),
         relative,
-        place: FilePlace::Local(path.to_owned()),
+        // The same file after a change of directory.
+        place: FilePlace::Local(std::path::absolute(path).unwrap_or_else(|_| path.to_owned())),
         pin: pin_of(meta),
     }
 }
