@@ -11,7 +11,7 @@
 //! A later run removes the staging of a dead one only where it can prove the death: same kernel
 //! (boot id), and the lock is free. On another machine's staging it keeps its hands off.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -190,7 +190,7 @@ impl LocalTarget {
         format!("{}/{path}", self.uri)
     }
 
-    /// Removes the staging of runs that are proven dead.
+    /// Removes the staging of runs that are proven dead, and what they had renamed and not committed.
     fn sweep(&self) {
         let Some(boot) = boot_id() else { return };
         let Ok(entries) = fs::read_dir(self.out.join(manifest::FOLDER)) else { return };
@@ -210,6 +210,7 @@ impl LocalTarget {
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
+            self.sweep_uncommitted(&entry.file_name().to_string_lossy());
             match fs::remove_dir_all(&folder) {
                 Ok(()) => {
                     tracing::info!(folder = %folder.display(), "removed the staging of a run that died")
@@ -217,6 +218,26 @@ impl LocalTarget {
                 Err(error) => {
                     tracing::debug!(folder = %folder.display(), %error, "cannot remove old staging");
                 }
+            }
+        }
+    }
+
+    /// Removes files of a dead run that the manifest does not list. It can commit nothing any more, so
+    /// that a manifest which is read now lists them for ever or never.
+    fn sweep_uncommitted(&self, run: &str) {
+        let Ok(manifest) = manifest_of(&self.out, &self.uri) else { return };
+        let committed: HashSet<String> =
+            manifest.into_iter().flat_map(|m| m.files).map(|f| f.path).collect();
+        let Ok(entries) = fs::read_dir(&self.out) else { return };
+        let end = format!("-{run}.parquet");
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let its = name.starts_with("part-") && name.ends_with(&end);
+            if its && !committed.contains(&name) && fs::remove_file(entry.path()).is_ok() {
+                tracing::info!(
+                    file = name,
+                    "removed a file that a run which died had not committed"
+                );
             }
         }
     }

@@ -194,28 +194,37 @@ async fn s7_of_two_writers_one_wins_and_readers_see_all_or_nothing() {
 async fn a_dead_runs_staging_never_counts_and_is_swept() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out");
-    write_run(&sink(text(&out), WriteMode::Error), &[numbered(0, 10)]).await.unwrap();
+    let first = write_run(&sink(text(&out), WriteMode::Error), &[numbered(0, 10)]).await.unwrap();
     // As a killed run leaves it: owner of this kernel, lock free.
-    let dead = out.join("_forebay/deadbeef0000");
-    std::fs::create_dir(&dead).unwrap();
-    write(&dead.join("part-00000-deadbeef0000.parquet"), &numbered(99, 1));
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let owner = |boot: &str| format!("{{\"boot_id\": {:?}, \"pid\": 1}}", boot.trim());
-    std::fs::write(dead.join("owner.json"), owner(&boot)).unwrap();
-    std::fs::write(dead.join("lock"), "").unwrap();
+    let left = |run: &str, boot: &str| {
+        let staging = out.join("_forebay").join(run);
+        std::fs::create_dir_all(&staging).unwrap();
+        let owner = format!("{{\"boot_id\": {:?}, \"pid\": 1}}", boot.trim());
+        std::fs::write(staging.join("owner.json"), owner).unwrap();
+        std::fs::write(staging.join("lock"), "").unwrap();
+        staging
+    };
+    let dead = left("deadbeef0000", &boot);
+    write(&dead.join("part-00000-deadbeef0000.parquet"), &numbered(99, 1));
+    // It died in the middle of its commit.
+    let renamed = out.join("part-00001-deadbeef0000.parquet");
+    write(&renamed, &numbered(98, 1));
+    // This one had committed, and died before it removed its staging.
+    let committed = first.files[0].uri.rsplit('-').next().unwrap().trim_end_matches(".parquet");
+    let done = left(committed, &boot);
     // Another machine's, which may be alive.
-    let theirs = out.join("_forebay/feedface0000");
-    std::fs::create_dir(&theirs).unwrap();
-    std::fs::write(theirs.join("owner.json"), owner("another kernel")).unwrap();
-    std::fs::write(theirs.join("lock"), "").unwrap();
+    let theirs = left("feedface0000", "another kernel");
+    let their_file = out.join("part-00000-feedface0000.parquet");
+    write(&their_file, &numbered(97, 1));
     assert_eq!(read_all(&source(&[text(&out)])).await.unwrap().num_rows(), 10);
     // A run of this machine that is alive keeps its staging, too.
     let alive =
         ParquetWriter::create(&sink(text(&out), WriteMode::Append), int_schema()).await.unwrap();
-    assert!(!dead.exists());
+    assert!(!dead.exists() && !renamed.exists() && !done.exists());
     let last = write_run(&sink(text(&out), WriteMode::Append), &[numbered(10, 1)]).await.unwrap();
     assert_eq!(last.rows, 1);
-    assert!(theirs.exists());
+    assert!(theirs.exists() && their_file.exists());
     let e = alive.commit().await.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Changed);
     assert_eq!(read_all(&source(&[text(&out)])).await.unwrap().num_rows(), 11);
