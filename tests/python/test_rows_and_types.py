@@ -76,6 +76,8 @@ def test_t02_timestamps_keep_type_unit_and_zone(tmp_path: Path) -> None:
         "plain_ms": pa.timestamp("ms"),
         # Parquet has no seconds; the Arrow schema that pyarrow stores with the file does.
         "utc_s": pa.timestamp("s", "UTC"),
+        "berlin_s": pa.timestamp("s", "Europe/Berlin"),
+        "offset_s": pa.timestamp("s", "+05:30"),
     }
     fields = [pa.field(name, kind) for name, kind in types.items()]
     table = pa.table({n: pa.array([moment, None], t) for n, t in types.items()}, pa.schema(fields))
@@ -88,6 +90,28 @@ def test_t02_timestamps_keep_type_unit_and_zone(tmp_path: Path) -> None:
     out = _written(dataset, tmp_path / "out")
     assert out.schema.types == expected.schema.types
     assert out.to_pydict() == expected.to_pydict()
+    # What an expression says of the hour is that of the zone, and filters find the instant.
+    hours = dataset.with_column("ms", "date_part('hour', berlin_ms)")
+    hours = hours.with_column("s", "date_part('hour', berlin_s)").filter("berlin_s IS NOT NULL")
+    (batch,) = in_order(hours.select(["ms", "s"]))
+    assert (batch["ms"].tolist(), batch["s"].tolist()) == ([13], [13])
+    assert dataset.filter("berlin_s = berlin_ms AND offset_s = utc_s").count() == 1
+    assert dataset.filter("berlin_s > timestamp '2024-03-01T00:00:00Z'").count() == 0
+
+
+def test_t02_zones_within_lists_and_structs(tmp_path: Path) -> None:
+    kind = pa.timestamp("s", "Europe/Berlin")
+    moment = datetime.datetime(2024, 2, 29, 12, 30, 1)
+    struct = pa.struct([("at", kind), ("n", pa.int64())])
+    columns = {
+        "list": pa.array([[moment], None], pa.list_(kind)),
+        "struct": pa.array([{"at": moment, "n": 1}, None], struct),
+    }
+    path = write(tmp_path / "t.parquet", columns)
+    expected = pq.read_table(path)
+    (batch,) = in_order(fb.read_parquet(path), format="arrow")
+    assert batch.to_pyarrow().to_pydict() == expected.to_pydict()
+    assert _schema(fb.read_parquet(path)).types == expected.schema.types
 
 
 @pytest.mark.parametrize("value", ["a/b", "with space", "100%", "ü=ä", "plain", "a%2Fb"])

@@ -5,6 +5,7 @@
 //! anything is computed from it, and a panic in the parser is an error about the file.
 
 pub(crate) mod int96;
+pub(crate) mod zones;
 
 use std::hash::Hasher;
 use std::ops::Range;
@@ -228,7 +229,8 @@ fn finished(metadata: ParquetMetaData, pin: &Pin, uri: &Arc<str>, checksum: u64)
         .in_file(Arc::clone(uri))
         .with_hint("write it again with timestamps as INT64 (TIMESTAMP_MICROS in Spark)"));
     };
-    Ok(Footer { metadata: Arc::new(metadata), schema: Arc::new(schema), checksum })
+    let schema = Arc::new(zones::restored(schema, file));
+    Ok(Footer { metadata: Arc::new(metadata), schema, checksum })
 }
 
 /// XXH64 of a footer: the metadata, its length and the magic number, up to the file's end.

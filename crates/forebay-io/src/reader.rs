@@ -24,7 +24,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowS
 
 use crate::blocking;
 use crate::dataset::{Block, DataFile, Dataset};
-use crate::footer::{int96, parse_error};
+use crate::footer::{int96, parse_error, zones};
 use crate::listing::{FilePlace, hive};
 use crate::store::{local, remote};
 
@@ -331,7 +331,8 @@ impl BlockReader {
         let mut options = ArrowReaderOptions::new();
         // INT96 is nanoseconds to the parquet crate unless it is told the file's schema.
         let int96 = int96::present(file.metadata.file_metadata().schema_descr());
-        if int96 || file.schema.fields().iter().any(|f| viewed(f).is_some()) {
+        let zones = zones::present(file.schema.fields());
+        if int96 || zones || file.schema.fields().iter().any(|f| viewed(f).is_some()) {
             let fields: Vec<FieldRef> = file
                 .schema
                 .fields()
