@@ -98,6 +98,8 @@ def test_s08_filter_and_limit_stop_the_upstream(flights: str, tmp_path: Path) ->
     assert summary["rows_written"] == 3
     assert summary["bytes_read"] < size / 4
     assert summary["rows_read"] < ROWS / 4
+    nothing = fb.read_parquet(flights).limit(0).write_parquet(tmp_path / "nothing")
+    assert (nothing["rows_read"], nothing["rows_written"]) == (0, 0)
     loader = dataset.loader(3, shuffle="none", format="arrow")
     assert sum(len(batch) for batch in loader) == 3
     assert loader.stats()["bytes_read"] < size / 4

@@ -9,7 +9,7 @@ use arrow_schema::SchemaRef;
 use forebay_core::{ByteBudget, Error, ErrorKind, Result};
 use forebay_feed::{Batch, SlabPool};
 use forebay_io::{LeftBehind, ParquetWriter, WriteSummary};
-use forebay_plan::Sink;
+use forebay_plan::{Sink, Step};
 
 use crate::assemble::Assembler;
 use crate::index::{Ordered, Piece, candidates, unordered};
@@ -90,7 +90,8 @@ impl Run {
         let outputs = Arc::new(resolve(&pipeline.normal, &pipeline.schema(), &options)?);
         let schema = output_schema(&outputs, &pipeline.schema())?;
         let stats = Arc::new(Stats::default());
-        let blocks = candidates(pipeline)?;
+        let nothing = pipeline.plan.steps.iter().any(|s| matches!(s, Step::Limit(0)));
+        let blocks = if nothing { Vec::new() } else { candidates(pipeline)? };
         let (planned, all_blocks) = (blocks.len(), pipeline.dataset.blocks.len());
         let account = budget.open(budget.limit(), 0);
         let owner = pipeline.clone();
