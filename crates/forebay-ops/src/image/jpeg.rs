@@ -21,9 +21,10 @@ use forebay_core::{Error, ErrorKind, Result};
 use forebay_plan::ImageMode;
 
 use super::exif::{self, Orientation};
+use super::format::{Format, Header, Picture};
 use super::geometry::Rect;
+use super::grown;
 use super::turbo::{Color, Failure, Jpeg, Part, PixelFormat, Request};
-use super::{Header, Picture, grown};
 
 /// What the header says, by our own reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header> {
         }
     };
     Ok(Header {
+        format: Format::Jpeg,
         width: facts.width,
         height: facts.height,
         mode,

@@ -17,7 +17,8 @@ use forebay_core::{Error, ErrorKind, Result};
 use forebay_plan::ImageMode;
 
 use super::exif::{self, Orientation};
-use super::{Header, Picture, grown};
+use super::format::{Format, Header, Picture};
+use super::grown;
 
 /// The decoder's own buffers hold a few rows and chunks. 64 MiB is far more than the widest row
 /// within the limits needs.
@@ -103,7 +104,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header> {
         _ => ImageMode::Rgba,
     };
     let orientation = Orientation::from_tag(exif_tag.or(xmp_tag).unwrap_or(1));
-    Ok(Header { width, height, mode, orientation })
+    Ok(Header { format: Format::Png, width, height, mode, orientation })
 }
 
 /// The chunks, each with its kind and all of its bytes; the last may be cut short.

@@ -79,46 +79,22 @@ pub(super) fn resize(
     (to_w, to_h): (u32, u32),
     out: &mut [u8],
 ) -> Result<()> {
-    if kernel.interpolation == Interpolation::Bicubic && !kernel.antialias {
+    let mut framed = Vec::new();
+    let (pixels, view, from) = if kernel.interpolation == Interpolation::Bicubic
+        && !kernel.antialias
+    {
         // Here torch counts the border pixel again for what lies outside, where the library would
         // leave it out: a frame of two border pixels makes the outside visible to the kernel.
         const FRAME: u32 = 2;
-        let framed = View::whole(view.w + 2 * FRAME, view.h + 2 * FRAME);
-        let buffer = super::grown(between, framed.w as usize * framed.h as usize * channels)?;
-        frame(pixels, channels, view, FRAME, buffer);
+        let around = View::whole(view.w + 2 * FRAME, view.h + 2 * FRAME);
+        let length = around.w as usize * around.h as usize * channels;
+        let pixels_of = super::grown(&mut framed, length)?;
+        frame(pixels, channels, view, FRAME, pixels_of);
         let from = SourceBox { x: from.x + f64::from(FRAME), y: from.y + f64::from(FRAME), ..from };
-        // A buffer for between the passes by itself: `between` is the source here.
-        let passes = &mut Vec::new();
-        return passes_of(
-            resizer,
-            buffer,
-            channels,
-            framed,
-            from,
-            kernel,
-            order,
-            passes,
-            (to_w, to_h),
-            out,
-        );
-    }
-    passes_of(resizer, pixels, channels, view, from, kernel, order, between, (to_w, to_h), out)
-}
-
-/// One pass along rows and columns, or one along each, in the order that is asked for.
-#[allow(clippy::too_many_arguments)] // As above.
-fn passes_of(
-    resizer: &mut fir::Resizer,
-    pixels: &[u8],
-    channels: usize,
-    view: View,
-    from: SourceBox,
-    kernel: Kernel,
-    order: Order,
-    between: &mut Vec<u8>,
-    (to_w, to_h): (u32, u32),
-    out: &mut [u8],
-) -> Result<()> {
+        (&*pixels_of, around, from)
+    } else {
+        (pixels, view, from)
+    };
     let resizes_rows = from.w != f64::from(to_w);
     let resizes_columns = from.h != f64::from(to_h);
     if order == Order::Any || !resizes_rows || !resizes_columns {

@@ -9,6 +9,11 @@ use proptest::prelude::*;
 use turbojpeg_sys as tj;
 
 use self::make::{JpegOptions, Space};
+use fast_image_resize as fir;
+use forebay_core::ErrorKind;
+use forebay_plan::{Interpolation, PaddingMode};
+
+use super::resample::{SourceBox, View};
 use super::*;
 
 const ROW: RowKey = RowKey { seed: 7, epoch: 0, ordinal: 3, index: 0 };
