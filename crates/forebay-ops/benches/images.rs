@@ -137,7 +137,8 @@ fn crop(row: RowKey, w: i32, h: i32) -> (i32, i32, i32, i32) {
     for _ in 0..10 {
         let area = f64::from(w) * f64::from(h) * draws.uniform_in(0.08, 1.0);
         let aspect = draws.uniform_in((3.0f64 / 4.0).ln(), (4.0f64 / 3.0).ln()).exp();
-        let (cw, ch) = ((area * aspect).sqrt().round() as i32, (area / aspect).sqrt().round() as i32);
+        let (cw, ch) =
+            ((area * aspect).sqrt().round() as i32, (area / aspect).sqrt().round() as i32);
         if (1..=w).contains(&cw) && (1..=h).contains(&ch) {
             let y = draws.below((h - ch + 1) as u64) as i32;
             let x = draws.below((w - cw + 1) as u64) as i32;

@@ -161,6 +161,8 @@ fn read_frame(marker: u8, body: &[u8], file_bytes: usize) -> Result<(u32, u32, u
 pub(super) struct Ask {
     /// The mode that the pixels will be converted to.
     pub mode: ImageMode,
+    /// Whether RGB may come with a fourth byte that means nothing.
+    pub padded: bool,
     /// The pixels that will be looked at, in stored coordinates; inside the picture.
     pub wanted: Rect,
     /// 1, 2, 4 or 8.
@@ -214,6 +216,7 @@ fn attempt(
         (Color::Cmyk, _) => PixelFormat::Cmyk,
         (_, ImageMode::Rgba) => PixelFormat::Rgba,
         (Color::Gray, ImageMode::L) => PixelFormat::Gray,
+        (_, ImageMode::Rgb) if ask.padded => PixelFormat::Rgba,
         // Pillow makes gray of RGB, not by taking Y, which rounds differently.
         _ => PixelFormat::Rgb,
     };

@@ -18,6 +18,8 @@ pub(super) struct Output {
     pub dtype: DType,
     pub layout: Layout,
     tables: Tables,
+    /// What the tables were made of, for each.
+    norms: Vec<(f32, f32)>,
 }
 
 /// One table for all channels, or one for each.
@@ -44,20 +46,20 @@ impl Output {
             }
         }
         let (means, stds) = normalize.unwrap_or((&[0.0], &[1.0]));
-        let table = |c: usize| -> [f32; 256] {
-            let mean = means.get(c).copied().unwrap_or_default() as f32;
-            let std = stds.get(c).copied().unwrap_or(1.0) as f32;
+        let norms: Vec<(f32, f32)> =
+            means.iter().zip(stds).map(|(&mean, &std)| (mean as f32, std as f32)).collect();
+        let table = |&(mean, std): &(f32, f32)| -> [f32; 256] {
             std::array::from_fn(|v| (v as f32 / 255.0 - mean) / std)
         };
-        let channels = 0..means.len();
+        let channels = norms.iter();
         let tables = match dtype {
             DType::UInt8 => Tables::Bytes,
             DType::Float32 => Tables::Floats(channels.map(table).collect()),
             DType::Float16 => Tables::Words(
-                channels.map(|c| table(c).map(|v| f16::from_f32(v).to_bits())).collect(),
+                channels.map(|n| table(n).map(|v| f16::from_f32(v).to_bits())).collect(),
             ),
             DType::BFloat16 => Tables::Words(
-                channels.map(|c| table(c).map(|v| bf16::from_f32(v).to_bits())).collect(),
+                channels.map(|n| table(n).map(|v| bf16::from_f32(v).to_bits())).collect(),
             ),
             other => {
                 return Err(Error::invalid(format!("images do not come out as {other}"))
@@ -65,7 +67,7 @@ impl Output {
                     .at_place("map_image.dtype"));
             }
         };
-        Ok(Self { dtype, layout, tables })
+        Ok(Self { dtype, layout, tables, norms })
     }
 
     /// Whether pictures of this many channels can be written.
@@ -93,29 +95,52 @@ impl Output {
         matches!(self.tables, Tables::Bytes) && (self.layout == Layout::Hwc || channels == 1)
     }
 
-    /// Writes the view, mirrored where `flip` is set. `out` has exactly the output's bytes.
-    pub fn write(&self, pixels: &[u8], channels: usize, view: View, flip: bool, out: &mut [u8]) {
-        static IDENTITY: [[u8; 256]; 1] = {
+    /// Writes the view, mirrored where `flip` is set. A pixel has `step` bytes, of which the first
+    /// `channels` count. `out` has exactly the output's bytes.
+    pub fn write(
+        &self,
+        pixels: &[u8],
+        (step, channels): (usize, usize),
+        view: View,
+        flip: bool,
+        out: &mut [u8],
+    ) {
+        static IDENTITY: [u8; 256] = {
             let mut table = [0; 256];
             let mut i = 0;
             while i < 256 {
                 table[i] = i as u8;
                 i += 1;
             }
-            [table]
+            table
         };
-        let source = Source { pixels, view, flip };
+        let source = Source { pixels, step, view, flip };
         match &self.tables {
-            Tables::Bytes if self.is_pixels(channels) && !flip => {
+            Tables::Bytes if self.is_pixels(channels) && step == channels && !flip => {
                 let row_bytes = view.w as usize * channels;
                 for (y, out) in (0..view.h).zip(out.chunks_exact_mut(row_bytes.max(1))) {
                     out.copy_from_slice(view.row(pixels, channels, y));
                 }
             }
-            Tables::Bytes => source.write(channels, self.layout, &IDENTITY, out),
-            Tables::Words(tables) => source.write(channels, self.layout, tables, out),
-            Tables::Floats(tables) => source.write(channels, self.layout, tables, out),
+            Tables::Bytes => {
+                let values = Values { table: &IDENTITY, mean: 0.0, std: 1.0 };
+                source.write(channels, self.layout, |_| Some(values), out);
+            }
+            Tables::Words(tables) => {
+                source.write(channels, self.layout, |c| self.values(tables, c), out);
+            }
+            Tables::Floats(tables) => {
+                source.write(channels, self.layout, |c| self.values(tables, c), out);
+            }
         }
+    }
+}
+
+impl Output {
+    /// Channel `c`'s own, or the one for all.
+    fn values<'a, T>(&self, tables: &'a [[T; 256]], c: usize) -> Option<Values<'a, T>> {
+        let (table, &(mean, std)) = tables.iter().zip(&self.norms).cycle().nth(c)?;
+        Some(Values { table, mean, std })
     }
 }
 
@@ -142,67 +167,145 @@ fn check(mean: &[f64], std: &[f64], dtype: DType) -> Result<()> {
     }
 }
 
+/// How one channel's bytes become elements.
+#[derive(Clone, Copy)]
+struct Values<'a, T> {
+    table: &'a [T; 256],
+    mean: f32,
+    std: f32,
+}
+
 /// An element that is written as its bytes, wherever they fall.
 trait Element: Copy {
     const SIZE: usize;
     fn put(self, out: &mut [u8]);
+
+    /// The elements of a line of one channel's bytes.
+    #[inline(always)]
+    fn put_line(line: &[u8], values: Values<'_, Self>, out: &mut [u8]) {
+        for (&v, out) in line.iter().zip(out.chunks_exact_mut(Self::SIZE)) {
+            values.table[usize::from(v)].put(out);
+        }
+    }
 }
 
-macro_rules! element {
-    ($($t:ty),*) => {$(
-        impl Element for $t {
-            const SIZE: usize = size_of::<$t>();
-            #[inline(always)]
-            fn put(self, out: &mut [u8]) {
-                out.copy_from_slice(&self.to_ne_bytes());
-            }
-        }
-    )*};
+impl Element for u8 {
+    const SIZE: usize = 1;
+
+    #[inline(always)]
+    fn put(self, out: &mut [u8]) {
+        out.fill(self);
+    }
+
+    #[inline(always)]
+    fn put_line(line: &[u8], _: Values<'_, Self>, out: &mut [u8]) {
+        out.copy_from_slice(line);
+    }
 }
-element!(u8, u16, f32);
+
+impl Element for u16 {
+    const SIZE: usize = 2;
+
+    #[inline(always)]
+    fn put(self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_ne_bytes());
+    }
+}
+
+impl Element for f32 {
+    const SIZE: usize = 4;
+
+    #[inline(always)]
+    fn put(self, out: &mut [u8]) {
+        out.copy_from_slice(&self.to_ne_bytes());
+    }
+
+    /// The table's own arithmetic instead of the table: these operations round alike everywhere, and
+    /// vector units do eight at a time where they look up one.
+    #[inline(always)]
+    fn put_line(line: &[u8], Values { mean, std, .. }: Values<'_, Self>, out: &mut [u8]) {
+        for (&v, out) in line.iter().zip(out.as_chunks_mut::<4>().0) {
+            *out = ((f32::from(v) / 255.0 - mean) / std).to_ne_bytes();
+        }
+    }
+}
+
+/// Pixels of a row that are taken apart at a time; their bytes stay in the first-level cache.
+const LINE: usize = 512;
 
 struct Source<'a> {
     pixels: &'a [u8],
+    /// Bytes from one pixel to the next: one more than channels where a fourth is not looked at.
+    step: usize,
     view: View,
     flip: bool,
 }
 
 impl Source<'_> {
-    fn write<T: Element>(
+    fn write<'v, T: Element + 'v>(
         &self,
         channels: usize,
         layout: Layout,
-        tables: &[[T; 256]],
+        values: impl Fn(usize) -> Option<Values<'v, T>>,
         out: &mut [u8],
     ) {
-        match channels {
-            1 => self.write_n::<T, 1>(layout, tables, out),
-            3 => self.write_n::<T, 3>(layout, tables, out),
-            4 => self.write_n::<T, 4>(layout, tables, out),
+        match (channels, self.step) {
+            (1, 1) => self.write_n::<T, 1, 1>(layout, values, out),
+            (3, 3) => self.write_n::<T, 3, 3>(layout, values, out),
+            (3, 4) => self.write_n::<T, 3, 4>(layout, values, out),
+            (4, 4) => self.write_n::<T, 4, 4>(layout, values, out),
             // Decoders leave 1, 3 or 4 once modes are converted.
             _ => {}
         }
     }
 
-    fn write_n<T: Element, const C: usize>(
+    fn write_n<'v, T: Element + 'v, const C: usize, const STEP: usize>(
         &self,
         layout: Layout,
-        tables: &[[T; 256]],
+        values: impl Fn(usize) -> Option<Values<'v, T>>,
         out: &mut [u8],
     ) {
-        let Some(first) = tables.first() else { return };
-        let tables: [&[T; 256]; C] = std::array::from_fn(|c| tables.get(c).unwrap_or(first));
+        let Some(first) = values(0) else { return };
+        let values: [Values<'_, T>; C] = std::array::from_fn(|c| values(c).unwrap_or(first));
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the function needs AVX2, which this processor has; it is safe code otherwise.
+            unsafe { self.write_avx2::<T, C, STEP>(layout, values, out) };
+            return;
+        }
+        self.write_any::<T, C, STEP>(layout, values, out);
+    }
+
+    /// The same code, for wider vectors.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn write_avx2<T: Element, const C: usize, const STEP: usize>(
+        &self,
+        layout: Layout,
+        values: [Values<'_, T>; C],
+        out: &mut [u8],
+    ) {
+        self.write_any::<T, C, STEP>(layout, values, out);
+    }
+
+    #[inline(always)]
+    fn write_any<T: Element, const C: usize, const STEP: usize>(
+        &self,
+        layout: Layout,
+        values: [Values<'_, T>; C],
+        out: &mut [u8],
+    ) {
         let row_bytes = self.view.w as usize * T::SIZE;
         match layout {
             Layout::Hwc => {
                 let rows = out.chunks_exact_mut((row_bytes * C).max(1));
                 for (y, out) in (0..self.view.h).zip(rows) {
-                    let row = self.view.row(self.pixels, C, y);
+                    let row = self.view.row(self.pixels, STEP, y);
                     let out = out.chunks_exact_mut(C * T::SIZE);
                     if self.flip {
-                        interleaved(row.rchunks_exact(C), tables, out);
+                        interleaved(row.rchunks_exact(STEP), values, out);
                     } else {
-                        interleaved(row.chunks_exact(C), tables, out);
+                        interleaved(row.chunks_exact(STEP), values, out);
                     }
                 }
             }
@@ -214,14 +317,9 @@ impl Source<'_> {
                 let mut planes = planes.map(|p| p.chunks_exact_mut(row_bytes.max(1)));
                 for y in 0..self.view.h {
                     // A row of pixels stays in the first-level cache for its channels.
-                    let row = self.view.row(self.pixels, C, y);
-                    for (c, (plane, table)) in planes.iter_mut().zip(tables).enumerate() {
-                        let out = plane.next().unwrap_or_default();
-                        if self.flip {
-                            one_channel(row.rchunks_exact(C), c, table, out);
-                        } else {
-                            one_channel(row.chunks_exact(C), c, table, out);
-                        }
+                    let row = self.view.row(self.pixels, STEP, y).as_chunks::<STEP>().0;
+                    for (c, (plane, values)) in planes.iter_mut().zip(values).enumerate() {
+                        one_channel(row, c, self.flip, values, plane.next().unwrap_or_default());
                     }
                 }
             }
@@ -232,26 +330,42 @@ impl Source<'_> {
 #[inline(always)]
 fn interleaved<'a, T: Element, const C: usize>(
     row: impl Iterator<Item = &'a [u8]>,
-    tables: [&[T; 256]; C],
+    values: [Values<'_, T>; C],
     out: std::slice::ChunksExactMut<'_, u8>,
 ) {
     for (pixel, out) in row.zip(out) {
         let out = out.chunks_exact_mut(T::SIZE);
-        for ((&v, table), out) in pixel.iter().zip(tables).zip(out) {
-            table[usize::from(v)].put(out);
+        for ((&v, values), out) in pixel.iter().zip(values).zip(out) {
+            values.table[usize::from(v)].put(out);
         }
     }
 }
 
+/// One channel of a row: its bytes are taken out into a line first, mirrored there, and converted
+/// from there, each in a loop of its own that the compiler turns into vector code.
 #[inline(always)]
-fn one_channel<'a, T: Element>(
-    row: impl Iterator<Item = &'a [u8]>,
+fn one_channel<T: Element, const STEP: usize>(
+    row: &[[u8; STEP]],
     channel: usize,
-    table: &[T; 256],
+    flip: bool,
+    values: Values<'_, T>,
     out: &mut [u8],
 ) {
-    for (pixel, out) in row.zip(out.chunks_exact_mut(T::SIZE)) {
-        let v = pixel.get(channel).copied().unwrap_or_default();
-        table[usize::from(v)].put(out);
+    let mut line = [0u8; LINE];
+    for (i, out) in out.chunks_mut(LINE * T::SIZE).enumerate() {
+        let n = out.len() / T::SIZE;
+        let done = i * LINE;
+        let pixels = match flip {
+            true => row.get((row.len() - done).saturating_sub(n)..row.len() - done),
+            false => row.get(done..done + n),
+        };
+        let (Some(pixels), Some(line)) = (pixels, line.get_mut(..n)) else { return };
+        for (byte, pixel) in line.iter_mut().zip(pixels) {
+            *byte = pixel.get(channel).copied().unwrap_or_default();
+        }
+        if flip {
+            line.reverse();
+        }
+        T::put_line(line, values, out);
     }
 }
