@@ -1,7 +1,7 @@
 //! Images per second on one thread: libjpeg-turbo alone, and whole chains, over the photographs.
 //!
 //! `cargo bench -p forebay-ops` (or the built binary), with `FOREBAY_TEST_DATA` where the data are
-//! elsewhere than `../shared/data`. A word after `--` picks the cases that have it. Every case is measured in each of five rounds, one after the
+//! elsewhere than `../shared/data`. A word after `--` picks the cases that have it. Every case is measured in each of eleven rounds, one after the
 //! other, and the median is printed. The clock is the thread's CPU time, so that a busy machine
 //! changes little. The share is of the full decode in the same run.
 
@@ -14,8 +14,8 @@ use forebay_ops::{ImagePipeline, Scratch};
 use forebay_plan::{ImageMode, ImageOp, Interpolation, MapImage, Quality};
 use turbojpeg_sys as tj;
 
-const ROUNDS: usize = 5;
-const CASE_TIME: Duration = Duration::from_millis(700);
+const ROUNDS: usize = 11;
+const CASE_TIME: Duration = Duration::from_millis(400);
 
 /// What is measured: one picture at a time, by its number and bytes.
 type Work = Box<dyn FnMut(usize, &[u8])>;
@@ -88,16 +88,18 @@ fn main() {
             rates.push(n as f64 / spent.as_secs_f64());
         }
     }
-    let medians: Vec<f64> = rates
-        .iter_mut()
-        .map(|r| {
-            r.sort_by(f64::total_cmp);
-            r[r.len() / 2]
-        })
-        .collect();
-    for ((name, _), rate) in cases.iter().zip(&medians) {
-        println!("{name:<40} {rate:>8.0} images/s  {:>5.2} of the full decode", rate / medians[0]);
+    // The share is the median of each round's own: a machine's speed changes between rounds.
+    let full = rates[0].clone();
+    for ((name, _), rates) in cases.iter().zip(&rates) {
+        let shares = rates.iter().zip(&full).map(|(rate, full)| rate / full).collect();
+        let (rate, share) = (median(rates.clone()), median(shares));
+        println!("{name:<40} {rate:>8.0} images/s  {share:>5.3} of the full decode");
     }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The floor: with the same decoder, only the rectangle that a random crop looks at, in whole units.

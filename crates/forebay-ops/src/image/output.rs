@@ -315,11 +315,13 @@ impl Source<'_> {
                 let planes: [&mut [u8]; C] =
                     std::array::from_fn(|_| planes.next().unwrap_or_default());
                 let mut planes = planes.map(|p| p.chunks_exact_mut(row_bytes.max(1)));
+                let mut line = [0u8; LINE];
                 for y in 0..self.view.h {
                     // A row of pixels stays in the first-level cache for its channels.
                     let row = self.view.row(self.pixels, STEP, y).as_chunks::<STEP>().0;
                     for (c, (plane, values)) in planes.iter_mut().zip(values).enumerate() {
-                        one_channel(row, c, self.flip, values, plane.next().unwrap_or_default());
+                        let out = plane.next().unwrap_or_default();
+                        one_channel(row, c, self.flip, values, &mut line, out);
                     }
                 }
             }
@@ -349,9 +351,9 @@ fn one_channel<T: Element, const STEP: usize>(
     channel: usize,
     flip: bool,
     values: Values<'_, T>,
+    line: &mut [u8; LINE],
     out: &mut [u8],
 ) {
-    let mut line = [0u8; LINE];
     for (i, out) in out.chunks_mut(LINE * T::SIZE).enumerate() {
         let n = out.len() / T::SIZE;
         let done = i * LINE;
