@@ -116,8 +116,8 @@ fn region_decode() -> impl FnMut(usize, &[u8]) {
             assert_eq!(tj::tj3DecompressHeader(handle, bytes.as_ptr(), bytes.len() as _), 0);
             let w = tj::tj3Get(handle, tj::TJPARAM_TJPARAM_JPEGWIDTH as i32);
             let h = tj::tj3Get(handle, tj::TJPARAM_TJPARAM_JPEGHEIGHT as i32);
-            let gray = tj::tj3Get(handle, tj::TJPARAM_TJPARAM_SUBSAMP as i32)
-                == tj::TJSAMP_TJSAMP_GRAY as i32;
+            let gray =
+                tj::tj3Get(handle, tj::TJPARAM_TJPARAM_SUBSAMP as i32) == tj::TJSAMP_TJSAMP_GRAY;
             let unit = if gray { 8 } else { 16 };
             let (x, y, cw, ch) = crop(row, w, h);
             let x0 = x / unit * unit;
