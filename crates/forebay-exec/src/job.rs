@@ -81,6 +81,7 @@ pub struct Run {
     waiting: std::collections::VecDeque<RecordBatch>,
     stats: Arc<Stats>,
     tally: Tally,
+    ended: bool,
     /// Rows of the source that gave a row.
     kept: u64,
     done: usize,
@@ -138,6 +139,7 @@ impl Run {
             waiting: std::collections::VecDeque::new(),
             stats,
             tally: Tally::new(ledger, None),
+            ended: false,
             kept: 0,
             done: 0,
             blocks: planned,
@@ -173,10 +175,10 @@ impl Run {
                 self.scan = None;
             }
             let progress = self.progress();
-            let scan = self.scan.as_mut()?;
+            let Some(scan) = self.scan.as_mut() else { return self.end().map(Err) };
             let Some(scanned) = scan.next(|| tick(&progress)) else {
                 self.scan = None;
-                return self.tally.end().err().map(Err);
+                return self.end().map(Err);
             };
             let scanned = match scanned {
                 Ok(scanned) => scanned,
@@ -196,6 +198,11 @@ impl Run {
                 return Some(Err(e));
             }
         }
+    }
+
+    /// What is wrong with all rows together; told once.
+    fn end(&mut self) -> Option<Error> {
+        if std::mem::replace(&mut self.ended, true) { None } else { self.tally.end().err() }
     }
 
     /// How far the run is.
