@@ -46,6 +46,16 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _list(call: str, uri: Uri | None) -> str | None:
+    """Read where bad rows are listed."""
+    if uri is None:
+        return None
+    if not isinstance(uri, (str, os.PathLike)):
+        raise _arguments.wrong(call, "bad_rows_to", uri, "the path of a local file")
+    path = _arguments.path(call, uri)
+    return _absolute(path) if path.strip() else path
+
+
 def _open_parquet(call: str, columns: Sequence[str] | None, **source: Any) -> Dataset:
     """Open a Parquet source; `call` is the function whose arguments they are, for errors."""
     if columns is not None:
@@ -382,14 +392,28 @@ class Dataset:
             Order of the axes of one image.
         quality : {"fast", "exact"}, default "fast"
             ``exact`` decodes and resizes as torchvision does.
-        on_error : {"raise"}, default "raise"
-            An image that cannot be decoded stops the run, with an error that names file and row.
+        on_error : {"raise", "skip", "null"}, default "raise"
+            What to do with a bad row: an image that is null, cannot be decoded, is beyond the
+            limits, or is of no use to an operator (too small for `RandomCrop`). ``raise`` stops the
+            run with an error that names file, row group, row and column. ``skip`` in a loader
+            delivers the next good row of the lane in its place, with all of its columns, so that
+            counts, order and state stay as they are; `write_parquet` leaves the row out. ``null``
+            gives zeros, and False in a boolean column ``<column>_valid`` behind the images; where
+            each has a size of its own, a tensor without pixels. ``skip`` and ``null`` need a
+            `mode`. See the arguments ``max_bad_rows``, ``max_bad_share`` and ``bad_rows_to`` of
+            `loader` and `write_parquet`.
 
         Returns
         -------
         Dataset
             With a tensor of shape ``[batch, channels, height, width]`` in the column's place, or a
             list of tensors where no operator fixes the size.
+
+        Raises
+        ------
+        InvalidInputError
+            An unknown column or word, operators that do not fit each other, a policy that needs a
+            `mode`, or a column ``<column>_valid`` of your own beside ``on_error="null"``.
 
         Examples
         --------
@@ -415,7 +439,8 @@ class Dataset:
             "on_error": on_error,
         }
         for argument, word in words.items():
-            if word is not None:
+            # None keeps the mode of each file; it is no word for "null" or for a default.
+            if word is not None or argument == "on_error":
                 _arguments.text("map_image", argument, word, 'a word such as "float32" or "RGB"')
         return self._step(
             "map_image",
@@ -520,6 +545,9 @@ class Dataset:
         num_threads: int | None = None,
         memory_limit: int | str | None = None,
         prefetch: int | None = None,
+        max_bad_rows: int | None = None,
+        max_bad_share: float | None = None,
+        bad_rows_to: Uri | None = None,
     ) -> Loader:
         """Make a loader: batches of tensors, epoch after epoch.
 
@@ -566,6 +594,17 @@ class Dataset:
             the process.
         prefetch : int, optional
             Batches made ahead. Default: about 64 MiB of them.
+        max_bad_rows : int, optional
+            Bad rows of an epoch on this rank (see `map_image`) beyond which the epoch ends in a
+            `DataError`. Default: any number.
+        max_bad_share : float, optional
+            The same as a share of the rows delivered, 0 to 1; looked at from 1,000 rows on, and at
+            the end of the epoch. Default: any.
+        bad_rows_to : str or path, optional
+            A local file to which each bad row is added as a line of JSON when its batch is
+            delivered: ``file``, ``row_group``, ``row``, ``column``, ``kind``, ``cause``, ``epoch``.
+            Ranks and workers on one machine may share a file; give each machine its own. Default:
+            they are listed nowhere.
 
         Returns
         -------
@@ -574,7 +613,11 @@ class Dataset:
         Raises
         ------
         InvalidInputError
-            Arguments that do not fit together; the message names them.
+            Arguments that do not fit together; the message names them. Among them a `map_image`
+            with ``on_error="skip"`` and ``epoch_end="partial"``, the default of
+            ``shuffle="none"``, or an `explode`.
+        NotFoundError, PermissionDeniedError, StorageError
+            A `bad_rows_to` that cannot be opened.
         ResourceError
             A shuffle that does not fit `memory_limit`; the message says what would.
 
@@ -610,6 +653,9 @@ class Dataset:
             num_threads=num_threads,
             memory_limit=memory_limit,
             prefetch=prefetch,
+            max_bad_rows=max_bad_rows,
+            max_bad_share=_number(max_bad_share),
+            bad_rows_to=_list("loader", bad_rows_to),
         )
         # Not among the optional ones: None is no word for "no shuffle", and the engine says so.
         options["shuffle"] = shuffle
@@ -629,6 +675,9 @@ class Dataset:
         path_style: bool | None = None,
         anonymous: bool | None = None,
         num_threads: int | None = None,
+        max_bad_rows: int | None = None,
+        max_bad_share: float | None = None,
+        bad_rows_to: Uri | None = None,
     ) -> dict[str, Any]:
         """Write the rows as Parquet files with one manifest.
 
@@ -649,12 +698,15 @@ class Dataset:
             As for `read_parquet`.
         num_threads : int, optional
             CPU threads. Default: the CPUs of the cgroup.
+        max_bad_rows, max_bad_share, bad_rows_to : optional
+            As for `loader`: how many rows may be bad (see `map_image`), and where they are listed.
+            Beyond a limit nothing is committed.
 
         Returns
         -------
         dict
-            ``rows_read``, ``rows_written``, ``bytes_read``, ``bytes_written``, ``files``,
-            ``files_replaced`` and ``seconds``.
+            ``rows_read``, ``rows_written``, ``rows_bad`` (written as null or left out),
+            ``bytes_read``, ``bytes_written``, ``files``, ``files_replaced`` and ``seconds``.
 
         Raises
         ------
@@ -674,6 +726,9 @@ class Dataset:
             region=region,
             path_style=path_style,
             anonymous=anonymous,
+            max_bad_rows=max_bad_rows,
+            max_bad_share=_number(max_bad_share),
+            bad_rows_to=_list("write_parquet", bad_rows_to),
         )
         _arguments.options_json("write_parquet", sink)
         threads = _arguments.options_json("write_parquet", {"num_threads": num_threads})

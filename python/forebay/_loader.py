@@ -217,7 +217,9 @@ class Loader:
         Returns
         -------
         dict
-            ``rows``, ``batches`` and ``bytes_read`` so far; seconds in ``fetch_seconds``,
+            ``rows``, ``batches`` and ``bytes_read`` so far; of the rows, ``bad_rows`` with a bad
+            value (see `Dataset.map_image`), ``dropped_rows`` that others were delivered for, and
+            ``repeated_rows``, those others; seconds in ``fetch_seconds``,
             ``decode_seconds``, ``transform_seconds`` (summed over threads) and
             ``consumer_wait_seconds`` (your loop waiting for data); bytes in ``memory_used``,
             ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,

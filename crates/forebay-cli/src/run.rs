@@ -123,6 +123,8 @@ fn to_json(s: &JobSummary) -> serde_json::Value {
         "rows_read": s.rows_read,
         "rows_kept": s.rows_kept,
         "rows_dropped": s.rows_in_source - s.rows_kept,
+        "rows_bad": s.rows_bad,
+        "rows_dropped_bad": s.rows_dropped_bad,
         "blocks": s.blocks.0,
         "blocks_skipped": s.blocks.1,
         "bytes_read": s.bytes_read,
@@ -137,6 +139,17 @@ fn to_json(s: &JobSummary) -> serde_json::Value {
 
 fn to_text(s: &JobSummary) -> String {
     let rate = s.rows_read as f64 / s.elapsed.as_secs_f64().max(1e-9);
+    let bad = match (s.rows_bad, s.rows_dropped_bad) {
+        (0, _) => String::new(),
+        (bad, dropped) => {
+            format!(
+                "bad     {} rows: {} left out, {} null\n",
+                count(bad),
+                count(dropped),
+                count(bad - dropped)
+            )
+        }
+    };
     let replaced = match s.written.replaced {
         0 => String::new(),
         n => format!(" (replaced {} files)", count(n)),
@@ -144,7 +157,7 @@ fn to_text(s: &JobSummary) -> String {
     format!(
         "read    {} of {} rows ({}; {} of {} blocks skipped)\n\
          kept    {} rows, dropped {}\n\
-         wrote   {} rows in {} files, {}{replaced}\n\
+         {bad}wrote   {} rows in {} files, {}{replaced}\n\
          took    {:.2} s ({} rows/s)\n\
          to      {}",
         count(s.rows_read),

@@ -192,6 +192,17 @@ impl Error {
         self
     }
 
+    /// Names what another location names, as far as nothing is named already.
+    #[must_use]
+    pub fn at(mut self, other: &Location) -> Self {
+        let Location { file, row_group, row, column } = &mut self.0.location;
+        *file = file.take().or_else(|| other.file.clone());
+        *row_group = row_group.or(other.row_group);
+        *row = row.or(other.row);
+        *column = column.take().or_else(|| other.column.clone());
+        self
+    }
+
     /// Replaces the row, if one is named: for a caller that knows which row of the file a row of a
     /// batch is.
     #[must_use]

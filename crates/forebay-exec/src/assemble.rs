@@ -3,8 +3,12 @@
 //! Fixed-width columns are gathered, images are decoded straight into their places, everything else
 //! is gathered by Arrow. The first task of a batch lays the slab out and gathers; images are then
 //! worked on in chunks of rows by all threads, and whoever finishes the last chunk hands the batch
-//! on.
+//! on. Where rows are bad that are to be skipped, it hands on the batch as far as it is: who chose the
+//! rows says what becomes of them, and `mend` writes only what that changes.
 
+mod mend;
+
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,13 +19,17 @@ use arrow::error::ArrowError;
 use forebay_core::sync::lock;
 use forebay_core::{DType, Error, ErrorKind, Reservation, Result};
 use forebay_feed::{Batch, Column, Dense, Region, Slab, SlabPool, SlabWriter};
+use forebay_plan::OnError;
 
+use crate::bad::BadValue;
 use crate::images::{self, ImageTask};
 use crate::lists::{self, ListLayout};
 use crate::outputs::{ALIGN, Make, OutputSpec};
 use crate::part::PartColumn;
 use crate::pool::{PoolHandle, Worker, caught};
 use crate::rows::Rows;
+
+pub use mend::Mended;
 
 /// The name of the boolean column that marks repeated samples under `epoch_end="pad"`.
 pub const REPEAT_COLUMN: &str = "_repeat";
@@ -42,17 +50,42 @@ pub struct Assembler {
     pub threads: usize,
 }
 
-type Done = Box<dyn FnOnce(Result<Batch>) + Send>;
+/// A finished batch.
+pub struct Made {
+    /// The batch.
+    pub batch: Batch,
+    /// What was bad of the rows that were chosen, by sample; repeats left out.
+    pub bad: Vec<BadValue>,
+}
+
+/// What becomes of the rows of a batch.
+pub enum Assembled {
+    /// The batch.
+    Whole(Made),
+    /// Some rows are bad and to be skipped.
+    Gaps(Unfinished),
+}
+
+/// A batch that lacks the samples whose rows are bad.
+pub struct Unfinished {
+    layout: Arc<Layout>,
+    slab: SlabWriter,
+    /// By sample, and of one sample by output.
+    bad: Vec<BadValue>,
+}
+
+type Done = Box<dyn FnOnce(Result<Assembled>) + Send>;
 
 impl Assembler {
-    /// Assembles a batch on the pool and calls `done` with it, from one of the pool's threads.
+    /// Assembles a batch on the pool and calls `done` with what came of it, from one of the pool's
+    /// threads.
     pub fn start(
         self: &Arc<Self>,
         pool: &PoolHandle,
         seq: u64,
         rows: Rows,
         reservation: Option<Reservation>,
-        done: impl FnOnce(Result<Batch>) + Send + 'static,
+        done: impl FnOnce(Result<Assembled>) + Send + 'static,
     ) {
         let this = Arc::clone(self);
         let inner = pool.clone();
@@ -75,6 +108,7 @@ impl Assembler {
             at
         };
         let mut plans = Vec::with_capacity(self.outputs.len());
+        let mut bad = Vec::new();
         for (c, output) in self.outputs.iter().enumerate() {
             plans.push(match &output.make {
                 Make::Dense(spec) => {
@@ -97,7 +131,9 @@ impl Assembler {
                 Make::Image(spec) => {
                     let task = images::task(spec, c, &output.name, &rows, self.seed, self.epoch)?;
                     let at = place(task.bytes());
-                    Plan::Image { task: Arc::new(task), at }
+                    let valid = task.valid().map(|_| place(n));
+                    bad.extend_from_slice(task.bad());
+                    Plan::Image { task: Arc::new(task), at, valid }
                 }
             });
         }
@@ -123,7 +159,7 @@ impl Assembler {
                         }
                     }
                 }
-                Plan::Image { task, at } => {
+                Plan::Image { task, at, .. } => {
                     let per_chunk = n.div_ceil(self.threads.max(1) * CHUNKS_PER_THREAD).max(1);
                     for first in (0..n).step_by(per_chunk) {
                         let last = (first + per_chunk).min(n);
@@ -136,13 +172,9 @@ impl Assembler {
             }
         }
         if let Some(at) = repeats {
-            let mut region = slab.region(at..at + n)?;
-            region.fill(0);
-            for (slot, repeat) in region.iter_mut().zip(rows.repeats()) {
-                *slot = u8::from(*repeat);
-            }
+            write_repeats(&rows, &mut slab.region(at..at + n)?);
         }
-        Ok(Open { rows, slab, plans, repeats, chunks })
+        Ok(Open { layout: Layout { rows, plans, repeats }, slab, bad, chunks })
     }
 
     /// Works on the image chunks, or finishes at once where there are none.
@@ -154,18 +186,18 @@ impl Assembler {
         worker: &mut Worker,
         done: Done,
     ) {
-        let Open { rows, slab, plans, repeats, chunks } = open;
+        let Open { layout, slab, bad, chunks } = open;
+        let layout = Arc::new(layout);
         if chunks.is_empty() {
-            return done(caught(|| self.finish(rows.len(), slab, &plans, repeats)));
+            return done(caught(|| self.decide(layout, slab, bad)));
         }
         let work = Arc::new(Filling {
             left: AtomicUsize::new(chunks.len()),
             failed: Mutex::new(None),
+            bad: Mutex::new(bad),
             rest: Mutex::new(Some((slab, done))),
             assembler: Arc::clone(self),
-            rows,
-            plans,
-            repeats,
+            layout,
         });
         let mut chunks = chunks.into_iter();
         let own = chunks.next();
@@ -179,13 +211,25 @@ impl Assembler {
         }
     }
 
-    fn finish(
+    /// All samples are written: they are the batch, unless some are to be skipped.
+    fn decide(
         &self,
-        rows: usize,
+        layout: Arc<Layout>,
         slab: SlabWriter,
-        plans: &[Plan],
-        repeats: Option<usize>,
-    ) -> Result<Batch> {
+        mut bad: Vec<BadValue>,
+    ) -> Result<Assembled> {
+        bad.sort_unstable_by_key(|b| (b.sample, b.output));
+        if bad.iter().any(|b| b.policy == OnError::Skip) {
+            return Ok(Assembled::Gaps(Unfinished { layout, slab, bad }));
+        }
+        let batch = self.finish(&layout, slab, &bad)?;
+        Ok(Assembled::Whole(Made { batch, bad: told(&layout.rows, bad) }))
+    }
+
+    fn finish(&self, layout: &Layout, mut slab: SlabWriter, bad: &[BadValue]) -> Result<Batch> {
+        let Layout { rows, plans, repeats } = layout;
+        let rows = rows.len();
+        write_valid(rows, plans, &mut slab, bad)?;
         let slab = slab.freeze()?;
         let dense = |dtype, shape: Vec<usize>, offset, slab: &Slab| Dense {
             dtype,
@@ -194,7 +238,7 @@ impl Assembler {
             slab: slab.clone(),
         };
         let mut columns = Vec::with_capacity(plans.len() + 1);
-        for (output, plan) in self.outputs.iter().zip(plans) {
+        for (c, (output, plan)) in self.outputs.iter().zip(plans).enumerate() {
             let column = match (plan, &output.make) {
                 (Plan::Dense { at, .. }, Make::Dense(spec)) => {
                     let shape = std::iter::once(rows).chain(spec.row.iter().copied()).collect();
@@ -213,17 +257,26 @@ impl Assembler {
                         _ => Column::Dense(values),
                     }
                 }
-                (Plan::Image { task, at }, _) => task.column(rows, *at, &slab),
+                (Plan::Image { task, at, .. }, _) => {
+                    let bad = bad.iter().filter(|b| b.output == c).map(|b| b.sample);
+                    task.column(rows, *at, &bad.collect::<BTreeSet<usize>>(), &slab)
+                }
                 (Plan::Dense { .. } | Plan::Arrow(_), _) => {
                     return Err(Error::internal("a column changed its kind"));
                 }
             };
             columns.push((Arc::clone(&output.name), column));
+            if let Plan::Image { task, valid: Some(at), .. } = plan
+                && let Some(name) = task.valid()
+            {
+                let valid = dense(DType::Bool, vec![rows], *at, &slab);
+                columns.push((Arc::clone(name), Column::Dense(valid)));
+            }
         }
         if let Some(at) = repeats {
             columns.push((
                 REPEAT_COLUMN.into(),
-                Column::Dense(dense(DType::Bool, vec![rows], at, &slab)),
+                Column::Dense(dense(DType::Bool, vec![rows], *at, &slab)),
             ));
         }
         Ok(Batch { rows, columns })
@@ -234,12 +287,49 @@ impl Assembler {
 /// batch arrives soon, large enough that handing out costs nothing (several images each).
 const CHUNKS_PER_THREAD: usize = 4;
 
-/// A batch that is laid out.
-struct Open {
+/// What was bad, without the samples that repeat others: those were told in their own places.
+fn told(rows: &Rows, mut bad: Vec<BadValue>) -> Vec<BadValue> {
+    bad.retain(|b| !rows.repeats().get(b.sample).copied().unwrap_or(false));
+    bad
+}
+
+fn write_repeats(rows: &Rows, region: &mut [u8]) {
+    region.fill(0);
+    for (slot, repeat) in region.iter_mut().zip(rows.repeats()) {
+        *slot = u8::from(*repeat);
+    }
+}
+
+/// Says which images are valid, where that is delivered.
+fn write_valid(rows: usize, plans: &[Plan], slab: &mut SlabWriter, bad: &[BadValue]) -> Result<()> {
+    if plans.iter().any(|p| matches!(p, Plan::Image { valid: Some(_), .. })) {
+        slab.reopen()?;
+    }
+    for (c, plan) in plans.iter().enumerate() {
+        let Plan::Image { valid: Some(at), .. } = plan else { continue };
+        let mut region = slab.region(*at..*at + rows)?;
+        region.fill(1);
+        for found in bad.iter().filter(|b| b.output == c) {
+            if let Some(slot) = region.get_mut(found.sample) {
+                *slot = 0;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where everything of a batch goes.
+struct Layout {
     rows: Rows,
-    slab: SlabWriter,
     plans: Vec<Plan>,
     repeats: Option<usize>,
+}
+
+/// A batch that is laid out, and what of its images is bad by their headers.
+struct Open {
+    layout: Layout,
+    slab: SlabWriter,
+    bad: Vec<BadValue>,
     chunks: Vec<Chunk>,
 }
 
@@ -248,7 +338,7 @@ enum Plan {
     Dense { at: usize, width: usize },
     Arrow(ArrayRef),
     List { layout: ListLayout, values: usize, offsets: Option<usize> },
-    Image { task: Arc<ImageTask>, at: usize },
+    Image { task: Arc<ImageTask>, at: usize, valid: Option<usize> },
 }
 
 struct Chunk {
@@ -260,29 +350,34 @@ struct Chunk {
 
 struct Filling {
     assembler: Arc<Assembler>,
-    rows: Rows,
-    plans: Vec<Plan>,
-    repeats: Option<usize>,
+    layout: Arc<Layout>,
     left: AtomicUsize,
     /// The failure of the smallest sample, and of its first column, so that the error does not depend on
     /// the threads.
     failed: Mutex<Option<((usize, usize), Error)>>,
+    /// Rows that are bad, where that is put up with.
+    bad: Mutex<Vec<BadValue>>,
     rest: Mutex<Option<(SlabWriter, Done)>>,
 }
 
 impl Filling {
     fn chunk(&self, mut chunk: Chunk, worker: &mut Worker, check: impl Fn() -> Result<()>) {
         let mut at = chunk.first;
+        let mut bad = Vec::new();
         let result = caught(|| {
             chunk.task.run(
-                &self.rows,
+                &self.layout.rows,
                 chunk.first..chunk.last,
                 &mut chunk.region,
                 &mut worker.scratch,
                 &mut at,
+                &mut bad,
                 &check,
             )
         });
+        if !bad.is_empty() {
+            lock(&self.bad).append(&mut bad);
+        }
         if let Err(e) = result {
             // A panic may have left the decoder's state half-changed.
             worker.scratch = forebay_ops::Scratch::default();
@@ -297,11 +392,10 @@ impl Filling {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             let Some((slab, done)) = lock(&self.rest).take() else { return };
             let failed = lock(&self.failed).take();
+            let bad = std::mem::take(&mut *lock(&self.bad));
             done(match failed {
                 Some((_, e)) => Err(e),
-                None => caught(|| {
-                    self.assembler.finish(self.rows.len(), slab, &self.plans, self.repeats)
-                }),
+                None => caught(|| self.assembler.decide(Arc::clone(&self.layout), slab, bad)),
             });
         }
     }

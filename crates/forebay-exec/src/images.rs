@@ -1,15 +1,17 @@
 //! The image columns of a batch.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_core::suggest::not_null;
 use forebay_core::{DType, Error, ErrorKind, Result, RowKey};
 use forebay_feed::{Column, Dense, Slab};
-use forebay_ops::Scratch;
-use forebay_plan::ImageMode;
+use forebay_ops::{Probe, Scratch};
+use forebay_plan::{ImageMode, OnError};
 
 use crate::assemble::{arrow_of, bytes_at};
+use crate::bad::{BadValue, Failure};
 use crate::outputs::ImageSpec;
 use crate::part::Part;
 use crate::rows::Rows;
@@ -34,6 +36,8 @@ enum Places {
         offsets: Vec<usize>,
         /// The first sample whose header says no shape: an error of a sample before it comes first.
         broken: Option<(usize, Error)>,
+        /// The samples whose headers say none, where that is put up with.
+        bad: Vec<BadValue>,
     },
 }
 
@@ -47,10 +51,12 @@ pub fn task(
     epoch: u64,
 ) -> Result<ImageTask> {
     let dtype = spec.pipeline.dtype();
-    let probe = |part: &Part, row: usize| {
+    let probe = |part: &Part, row: usize| -> Result<Probe, Failure> {
         let bytes = image_bytes(part, column, name, row)?;
         let key = spec.key(part, seed, epoch, row);
-        spec.pipeline.probe(bytes, key).map_err(|e| located(e, part, row, name))
+        spec.pipeline
+            .probe(bytes, key)
+            .map_err(|e| Failure::of(e).map(|e| located(e, part, row, name)))
     };
     let places = match spec.pipeline.fixed_size() {
         Some(_) => {
@@ -74,23 +80,36 @@ pub fn task(
             let mut offsets = vec![0usize];
             let mut at = 0usize;
             let mut broken = None;
+            let mut bad = Vec::new();
+            let layout = spec.pipeline.layout();
             for (i, (part, row)) in rows.samples().enumerate() {
-                let checked = probe(part, row)
-                    .and_then(|probe| same_mode(spec, probe.mode, part, row, name).map(|()| probe));
-                let probe = match checked {
-                    Ok(probe) => probe,
-                    Err(e) => {
+                let checked = probe(part, row).and_then(|probe| {
+                    same_mode(spec, probe.mode, part, row, name).map_err(Failure::Run)?;
+                    Ok(probe)
+                });
+                match checked.map_err(|e| e.tolerated(spec.on_error)) {
+                    Ok(probe) => {
+                        at += probe.elements() * dtype.size();
+                        shapes.push(layout.shape(probe.height, probe.width, probe.channels));
+                    }
+                    Err(Ok(error)) => {
+                        shapes.push(spec.nothing());
+                        bad.push(BadValue {
+                            sample: i,
+                            output: column,
+                            policy: spec.on_error,
+                            error,
+                        });
+                    }
+                    Err(Err(e)) => {
                         broken = Some((i, e));
                         offsets.resize(rows.len() + 1, at);
                         break;
                     }
-                };
-                at += probe.elements() * dtype.size();
-                let layout = spec.pipeline.layout();
-                shapes.push(layout.shape(probe.height, probe.width, probe.channels));
+                }
                 offsets.push(at);
             }
-            Places::Each { shapes, offsets, broken }
+            Places::Each { shapes, offsets, broken, bad }
         }
     };
     Ok(ImageTask { spec: spec.clone(), column, name: Arc::clone(name), seed, epoch, dtype, places })
@@ -102,25 +121,61 @@ impl ImageSpec {
         let key = part.key(seed, epoch, row);
         if self.multiplied { key } else { RowKey { index: 0, ..key } }
     }
+
+    /// The shape that stands for a bad image where each has its own: no pixels, and the channels of the
+    /// others. A policy that puts up with bad images has a declared mode.
+    fn nothing(&self) -> [usize; 3] {
+        let mode = self.pipeline.mode().unwrap_or(ImageMode::Rgb);
+        self.pipeline.layout().shape(0, 0, mode.channels())
+    }
+
+    /// Why the image of a row is bad; none where it is good. Any other failure is an error.
+    pub fn why_bad(
+        &self,
+        column: usize,
+        name: &str,
+        (part, row): (&Part, usize),
+        (seed, epoch): (u64, u64),
+        scratch: &mut Scratch,
+    ) -> Result<Option<Error>> {
+        let mut decode = || -> Result<(), Failure> {
+            let located = |e: Error| Failure::of(e).map(|e| located(e, part, row, name));
+            let bytes = image_bytes(part, column, name, row)?;
+            let key = self.key(part, seed, epoch, row);
+            let probe = self.pipeline.probe(bytes, key).map_err(located)?;
+            let mut out = vec![0; probe.elements() * self.pipeline.dtype().size()];
+            self.pipeline.run(scratch, bytes, key, &mut out).map_err(located)?;
+            Ok(())
+        };
+        match decode() {
+            Ok(()) => Ok(None),
+            Err(failure) => failure.tolerated(OnError::Skip).map(Some),
+        }
+    }
 }
 
-fn image_bytes<'a>(part: &'a Part, column: usize, name: &str, row: usize) -> Result<&'a [u8]> {
-    bytes_at(arrow_of(&part.columns[column])?, row)
-        .and_then(|bytes| {
-            bytes.ok_or_else(|| {
-                Error::new(ErrorKind::Schema, "the image is null")
-                    .with_hint(format!("leave such rows out with {}", not_null(name)))
-            })
-        })
-        .map_err(|e| part.locate(e.in_column(name), row))
+fn image_bytes<'a>(
+    part: &'a Part,
+    column: usize,
+    name: &str,
+    row: usize,
+) -> Result<&'a [u8], Failure> {
+    let located = |e: Error| part.locate(e.in_column(name), row);
+    let array = arrow_of(&part.columns[column]).map_err(|e| Failure::Run(located(e)))?;
+    let bytes = bytes_at(array, row).map_err(|e| Failure::Run(located(e)))?;
+    bytes.ok_or_else(|| {
+        let error = Error::new(ErrorKind::Schema, "the image is null")
+            .with_hint(format!("leave such rows out with {}", not_null(name)));
+        Failure::Value(located(error))
+    })
 }
 
 /// An error of a picture, with its place and a way on.
 fn located(error: Error, part: &Part, row: usize, name: &str) -> Error {
     let error = match error.kind() {
         ErrorKind::Corrupt => error.with_hint(
-            "mend the value where the file is written, or leave the row out: a filter over other columns \
-             keeps it from being decoded",
+            "mend the value where the file is written, or put up with it: map_image(..., on_error=\"skip\") takes \
+             another row, on_error=\"null\" zeros",
         ),
         _ => error,
     };
@@ -168,7 +223,27 @@ impl ImageTask {
         }
     }
 
-    /// Decodes and transforms samples into their places. `at` is the sample being worked on.
+    /// What the headers say is bad already.
+    pub fn bad(&self) -> &[BadValue] {
+        match &self.places {
+            Places::Fixed { .. } => &[],
+            Places::Each { bad, .. } => bad,
+        }
+    }
+
+    /// Whether all samples take the same room.
+    pub fn is_fixed(&self) -> bool {
+        matches!(self.places, Places::Fixed { .. })
+    }
+
+    /// What says which images are valid, where that is delivered.
+    pub fn valid(&self) -> Option<&Arc<str>> {
+        self.spec.valid.as_ref()
+    }
+
+    /// Decodes and transforms samples into their places. `at` is the sample being worked on; bad ones
+    /// that are put up with are zeros, and go to `bad`.
+    #[expect(clippy::too_many_arguments, reason = "what one chunk of a batch works on")]
     pub fn run(
         &self,
         rows: &Rows,
@@ -176,36 +251,61 @@ impl ImageTask {
         out: &mut [u8],
         scratch: &mut Scratch,
         at: &mut usize,
+        bad: &mut Vec<BadValue>,
         check: &impl Fn() -> Result<()>,
     ) -> Result<()> {
         let base = self.offset(samples.start);
         let range = samples.clone();
-        for (i, (part, row)) in range.zip(rows.samples().skip(samples.start)) {
+        for (i, sample) in range.zip(rows.samples().skip(samples.start)) {
             *at = i;
             check()?;
-            if let Places::Each { broken: Some((first, e)), .. } = &self.places
-                && i >= *first
-            {
-                return Err(e.clone());
+            match &self.places {
+                Places::Each { broken: Some((first, e)), .. } if i >= *first => {
+                    return Err(e.clone());
+                }
+                Places::Each { bad, .. }
+                    if bad.binary_search_by_key(&i, |known| known.sample).is_ok() =>
+                {
+                    continue;
+                }
+                _ => {}
             }
-            let bytes = image_bytes(part, self.column, &self.name, row)?;
-            let key = self.spec.key(part, self.seed, self.epoch, row);
             let place = &mut out[self.offset(i) - base..self.offset(i + 1) - base];
-            if self.spec.pipeline.mode().is_none() {
-                let probe = self.spec.pipeline.probe(bytes, key);
-                let mode = probe.map_err(|e| located(e, part, row, &self.name))?.mode;
-                same_mode(&self.spec, mode, part, row, &self.name)?;
+            if let Some(found) = self.one(i, sample, place, scratch)? {
+                bad.push(found);
             }
-            self.spec
-                .pipeline
-                .run(scratch, bytes, key, place)
-                .map_err(|e| located(e, part, row, &self.name))?;
         }
         Ok(())
     }
 
-    /// The finished column.
-    pub fn column(&self, rows: usize, at: usize, slab: &Slab) -> Column {
+    /// Decodes and transforms one sample into its place. Zeros, and why, where it is bad and that is put
+    /// up with.
+    pub fn one(
+        &self,
+        sample: usize,
+        (part, row): (&Part, usize),
+        place: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<BadValue>> {
+        let mut decode = || -> Result<(), Failure> {
+            let failed = |e: Error| Failure::of(e).map(|e| located(e, part, row, &self.name));
+            let bytes = image_bytes(part, self.column, &self.name, row)?;
+            let key = self.spec.key(part, self.seed, self.epoch, row);
+            if self.spec.pipeline.mode().is_none() {
+                let mode = self.spec.pipeline.probe(bytes, key).map_err(failed)?.mode;
+                same_mode(&self.spec, mode, part, row, &self.name).map_err(Failure::Run)?;
+            }
+            self.spec.pipeline.run(scratch, bytes, key, place).map_err(failed)?;
+            Ok(())
+        };
+        let Err(failure) = decode() else { return Ok(None) };
+        let error = failure.tolerated(self.spec.on_error)?;
+        place.fill(0);
+        Ok(Some(BadValue { sample, output: self.column, policy: self.spec.on_error, error }))
+    }
+
+    /// The finished column; `bad` samples without pixels, where each has a size of its own.
+    pub fn column(&self, rows: usize, at: usize, bad: &BTreeSet<usize>, slab: &Slab) -> Column {
         match &self.places {
             Places::Fixed { shape, .. } => Column::Dense(Dense {
                 dtype: self.dtype,
@@ -217,9 +317,10 @@ impl ImageTask {
                 shapes
                     .iter()
                     .zip(offsets)
-                    .map(|(shape, offset)| Dense {
+                    .enumerate()
+                    .map(|(i, (shape, offset))| Dense {
                         dtype: self.dtype,
-                        shape: shape.to_vec(),
+                        shape: if bad.contains(&i) { self.spec.nothing() } else { *shape }.to_vec(),
                         offset: at + offset,
                         slab: slab.clone(),
                     })

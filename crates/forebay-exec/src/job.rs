@@ -1,23 +1,25 @@
 //! Batch jobs: blocks in file order, through the steps, to a writer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, UInt32Array};
 use arrow_schema::SchemaRef;
 use forebay_core::{ByteBudget, Error, ErrorKind, Result};
 use forebay_feed::{Batch, SlabPool};
 use forebay_io::{LeftBehind, ParquetWriter, WriteSummary};
-use forebay_plan::{Sink, Step};
+use forebay_plan::{BadRows, OnError, Sink, Step};
 
-use crate::assemble::Assembler;
+use crate::assemble::{Assembled, Assembler, Made, Mended, Unfinished};
 use crate::index::{Ordered, Piece, candidates, unordered};
+use crate::ledger::{Ledger, Tally};
 use crate::outputs::{Make, OutputOptions, OutputSpec, batch_bytes, output_schema, resolve};
 use crate::part::{Part, Places};
 use crate::pipeline::Pipeline;
-use crate::pool::PoolHandle;
-use crate::rows::{Chunk, Rows};
+use crate::pool::{PoolHandle, caught};
+use crate::rows::{Change, Chunk, Rows};
 use crate::runtime::wait;
 use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
@@ -54,6 +56,10 @@ pub struct JobSummary {
     pub rows_kept: u64,
     /// Rows written: more, where a step multiplies them.
     pub rows_written: u64,
+    /// Rows with a bad value, written as null or left out.
+    pub rows_bad: u64,
+    /// Of these, the rows that were left out.
+    pub rows_dropped_bad: u64,
     /// Bytes read.
     pub bytes_read: u64,
     /// Blocks of the source (row groups, or slices of large ones), and how many of them statistics
@@ -74,6 +80,8 @@ pub struct Run {
     schema: SchemaRef,
     waiting: std::collections::VecDeque<RecordBatch>,
     stats: Arc<Stats>,
+    tally: Tally,
+    ended: bool,
     /// Rows of the source that gave a row.
     kept: u64,
     done: usize,
@@ -90,6 +98,12 @@ impl Run {
         let outputs = Arc::new(resolve(&pipeline.normal, &pipeline.schema(), &options)?);
         let schema = output_schema(&outputs, &pipeline.schema())?;
         let stats = Arc::new(Stats::default());
+        let limits = match &pipeline.plan.sink {
+            Some(Sink::Parquet(sink)) => sink.bad_rows.clone(),
+            _ => BadRows::default(),
+        };
+        let ledger = Ledger::open(&limits, &stats)
+            .map_err(|e| e.map_place(|key| format!("sink.parquet.{key}")))?;
         let nothing = pipeline.plan.steps.iter().any(|s| matches!(s, Step::Limit(0)));
         let blocks = if nothing { Vec::new() } else { candidates(pipeline)? };
         let (planned, all_blocks) = (blocks.len(), pipeline.dataset.blocks.len());
@@ -124,6 +138,8 @@ impl Run {
             schema,
             waiting: std::collections::VecDeque::new(),
             stats,
+            tally: Tally::new(ledger, None),
+            ended: false,
             kept: 0,
             done: 0,
             blocks: planned,
@@ -159,8 +175,12 @@ impl Run {
                 self.scan = None;
             }
             let progress = self.progress();
-            let scan = self.scan.as_mut()?;
-            let scanned = match scan.next(|| tick(&progress))? {
+            let Some(scan) = self.scan.as_mut() else { return self.end().map(Err) };
+            let Some(scanned) = scan.next(|| tick(&progress)) else {
+                self.scan = None;
+                return self.end().map(Err);
+            };
+            let scanned = match scanned {
                 Ok(scanned) => scanned,
                 Err(e) => return Some(Err(e)),
             };
@@ -168,7 +188,6 @@ impl Run {
             let handle = scan.pool().handle();
             for piece in scanned.value {
                 let result = self.ordered.push(piece).and_then(|p| {
-                    self.kept += p.source_rows();
                     if p.batch.num_rows() == 0 { Ok(()) } else { self.emit(&handle, p, &mut tick) }
                 });
                 if let Err(e) = result {
@@ -179,6 +198,11 @@ impl Run {
                 return Some(Err(e));
             }
         }
+    }
+
+    /// What is wrong with all rows together; told once.
+    fn end(&mut self) -> Option<Error> {
+        if std::mem::replace(&mut self.ended, true) { None } else { self.tally.end().err() }
     }
 
     /// How far the run is.
@@ -200,6 +224,8 @@ impl Run {
         piece: Piece,
         tick: &mut impl FnMut(&Progress) -> Result<()>,
     ) -> Result<()> {
+        let all = piece.source_rows();
+        let sources = piece.index.is_some().then(|| piece.kept.clone()).flatten();
         let Piece { batch, kept, index, origin, .. } = piece;
         let places = Places::Batch { origin, kept, index };
         let part = Part::new(&self.outputs, &batch, places)?;
@@ -209,14 +235,21 @@ impl Run {
         let step = if tensors { (TENSOR_BYTES / width).clamp(1, rows) } else { rows };
         let chunk = Arc::new(Chunk::new(vec![part], None, None));
         let mut at = 0;
+        let mut dropped: Vec<u64> = Vec::new();
         while at < rows {
             let len = step.min(rows - at);
             let mut span = Rows::default();
             span.push(&chunk, at, len, false);
-            let batch = self.assemble(pool, span, tick)?;
-            self.waiting.push_back(self.to_arrow(&batch)?);
+            let Made { batch, bad } = self.assemble(pool, span, tick)?;
+            self.tally.add(len, &bad, 0)?;
+            let skipped = bad.iter().filter(|b| b.policy == OnError::Skip);
+            dropped.extend(skipped.map(|b| at + b.sample as u64));
+            if batch.rows > 0 {
+                self.waiting.push_back(self.to_arrow(&batch)?);
+            }
             at += len;
         }
+        self.kept += all - lost(dropped, sources.as_ref(), rows);
         Ok(())
     }
 
@@ -225,11 +258,24 @@ impl Run {
         pool: &PoolHandle,
         rows: Rows,
         tick: &mut impl FnMut(&Progress) -> Result<()>,
-    ) -> Result<Batch> {
+    ) -> Result<Made> {
         let (tx, rx) = std::sync::mpsc::sync_channel(1);
         let start = Instant::now();
+        let (assembler, further) = (Arc::clone(&self.assembler), pool.clone());
         self.assembler.start(pool, 0, rows, None, move |result| {
-            let _ = tx.send(result);
+            let unfinished = match result {
+                Ok(Assembled::Gaps(unfinished)) => unfinished,
+                Ok(Assembled::Whole(made)) => return drop(tx.send(Ok(made))),
+                Err(e) => return drop(tx.send(Err(e))),
+            };
+            let cancel = further.cancel().clone();
+            further.submit(0, move |worker| {
+                let mended = without_bad(&unfinished);
+                let scratch = &mut worker.scratch;
+                let made =
+                    caught(|| assembler.mend(unfinished, mended, scratch, || cancel.check()));
+                let _ = tx.send(made);
+            });
         });
         let result = loop {
             match rx.recv_timeout(Duration::from_millis(100)) {
@@ -250,6 +296,36 @@ impl Run {
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
             .map_err(|e| Error::internal("a batch does not fit the job's schema").with_source(e))
     }
+}
+
+/// The rows of a batch without those that are skipped.
+fn without_bad(unfinished: &Unfinished) -> Mended {
+    let bad: HashSet<usize> = unfinished.skipped().into_iter().map(|(sample, _)| sample).collect();
+    let rows = unfinished.rows().changed(|sample| match bad.contains(&sample) {
+        true => Change::Goes,
+        false => Change::Stays,
+    });
+    let stays = (0..unfinished.rows().len()).filter(|sample| !bad.contains(sample));
+    Mended { rows, from: stays.map(Some).collect() }
+}
+
+/// How many rows of the source were given by none but the dropped among `rows` rows. `sources` says of
+/// each row which it comes from, where they were multiplied; ascending, as rows are multiplied.
+fn lost(mut dropped: Vec<u64>, sources: Option<&UInt32Array>, rows: u64) -> u64 {
+    dropped.dedup();
+    let Some(sources) = sources else { return dropped.len() as u64 };
+    if dropped.is_empty() {
+        return 0;
+    }
+    let dropped: HashSet<u64> = dropped.into_iter().collect();
+    let (mut given, mut kept) = (HashSet::new(), HashSet::new());
+    for (row, source) in (0..rows).zip(sources.values()) {
+        given.insert(source);
+        if !dropped.contains(&row) {
+            kept.insert(source);
+        }
+    }
+    (given.len() - kept.len()) as u64
 }
 
 /// Runs a job to its end: reads, transforms, writes, commits. On any error nothing is committed,
@@ -284,6 +360,8 @@ pub fn run(
         rows_read: stats.rows_read.load(Ordering::Relaxed),
         rows_kept: kept,
         rows_written: written.rows,
+        rows_bad: stats.bad_rows.load(Ordering::Relaxed),
+        rows_dropped_bad: stats.dropped_rows.load(Ordering::Relaxed),
         bytes_read: stats.bytes_read.load(Ordering::Relaxed),
         blocks: (all, all - done),
         written,

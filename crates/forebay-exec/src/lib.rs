@@ -8,11 +8,13 @@
 
 mod arrange;
 pub mod assemble;
+pub mod bad;
 mod costs;
 mod full;
 mod images;
 pub mod index;
 pub mod job;
+mod ledger;
 mod lists;
 pub mod loader;
 mod numbers;

@@ -12,6 +12,7 @@
 
 mod delivery;
 mod stream;
+mod substitute;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -25,6 +26,7 @@ use forebay_io::RowSets;
 use forebay_plan::schedule::{
     Bijection, BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle,
 };
+use forebay_plan::{BadRows, OnError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -33,6 +35,7 @@ use crate::assemble::{Assembler, REPEAT_COLUMN};
 use crate::costs::{Costs, Demand, Form};
 use crate::full::Full;
 use crate::index;
+use crate::ledger::{Ledger, Tally};
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
 use crate::pool::{Cancel, Pool};
@@ -42,6 +45,7 @@ use crate::stats::Stats;
 use crate::window::{WindowHandle, WindowSource};
 
 pub(crate) use delivery::Delivery;
+use substitute::Substitutes;
 
 /// Bytes of finished batches that are kept ready by default: 64 MiB, about two batches of 64
 /// photographs as float32, or hundreds of small table batches.
@@ -60,6 +64,8 @@ pub struct LoaderConfig {
     pub memory_limit: Option<u64>,
     /// Batches in flight or ready. Default: 64 MiB of them, at least 2 and at most 32.
     pub prefetch: Option<usize>,
+    /// How many rows may be bad, and where they are listed.
+    pub bad_rows: BadRows,
 }
 
 /// A loader over a bound plan. Cheap to clone.
@@ -78,6 +84,7 @@ pub struct Loader {
     account: Account,
     slabs: SlabPool,
     stats: Arc<Stats>,
+    ledger: Arc<Ledger>,
     demand: Demand,
     /// All rows, where the order is a permutation of all of them: made once, for all epochs.
     full: Option<Arc<Full>>,
@@ -105,6 +112,8 @@ impl Loader {
         }
         let limit = config.memory_limit.unwrap_or_else(|| budget.limit());
         let stats = Arc::new(Stats::default());
+        let ledger = Ledger::open(&config.bad_rows, &stats)
+            .map_err(|e| e.map_place(|argument| format!("loader({argument}=...)")))?;
         let index = {
             let account = budget.open(limit, 0);
             Arc::new(index::build(&pipeline, account, config.threads, &stats, tick)?)
@@ -155,6 +164,7 @@ impl Loader {
             // Those in flight, one in the consumer's hands, one on its way back.
             slabs: SlabPool::new(prefetch + 2),
             stats,
+            ledger,
             demand,
             full,
             config,
@@ -216,7 +226,10 @@ impl Loader {
         let prefetch = self.demand.prefetch;
         let out = Delivery::new(self.account.clone(), prefetch, assembler, pool.handle());
         match self.pipeline.split.clone() {
-            Some(split) => stream::start(self, &split, Arc::new(out), pool, from),
+            Some(split) => {
+                let tally = Tally::new(Arc::clone(&self.ledger), Some(epoch));
+                stream::start(self, &split, Arc::new(out), pool, from, tally)
+            }
             None => self.scheduled(epoch, from.count, share, Arc::new(out), pool),
         }
     }
@@ -254,8 +267,13 @@ impl Loader {
         let projection = self.pipeline.relation.projection();
         let source = self.source(projection, self.outputs.clone(), &pool);
         let (through, opened) = watch::channel(0);
+        let bijection = order.bijection().map(Arc::new);
+        if self.outputs.iter().any(|o| o.on_error() == OnError::Skip) {
+            let (order, source) = (Arc::clone(&order), Arc::clone(&source));
+            out.replace(Substitutes::new(order, bijection.clone(), share, source));
+        }
         let shared = Arc::new(Shared {
-            full: self.full.clone().zip(order.bijection().map(Arc::new)),
+            full: self.full.clone().zip(bijection),
             order,
             share,
             draining: self.draining,
@@ -269,7 +287,8 @@ impl Loader {
         let feeder = Abort(runtime.spawn(feed(Arc::clone(&shared), source, opened)));
         let before = Delivered { count: shared.order.samples(0), ..Delivered::default() };
         let (steps, stats) = (shared.steps(), Arc::clone(&self.stats));
-        Ok(EpochRun::new(vec![opener, feeder], out, stats, pool, steps, before)
+        let tally = Tally::new(Arc::clone(&self.ledger), Some(epoch));
+        Ok(EpochRun::new(vec![opener, feeder], out, stats, pool, steps, before, tally)
             .closing(move || lock(&shared.lanes).clear()))
     }
 }

@@ -7,7 +7,9 @@ use forebay_core::process::OnceBox;
 use forebay_core::suggest::{cast_to, in_python};
 use forebay_core::{DType, Error, ErrorKind, Result};
 use forebay_ops::ImagePipeline;
-use forebay_plan::{Fill, ImageMode, Lists, Normalized, OutputKind, PerColumn};
+use forebay_plan::{
+    Fill, ImageMode, Lists, Normalized, OnError, OutputKind, PerColumn, valid_column,
+};
 
 use crate::part::{fill_bytes, unfit};
 
@@ -47,6 +49,22 @@ pub struct OutputSpec {
 }
 
 impl OutputSpec {
+    /// What is done with a row whose value is bad.
+    pub fn on_error(&self) -> OnError {
+        match &self.make {
+            Make::Image(image) => image.on_error,
+            Make::Dense(_) | Make::Arrow { .. } | Make::List(_) => OnError::Raise,
+        }
+    }
+
+    /// The column behind it that says which of its values are valid, where there is one.
+    pub fn valid(&self) -> Option<&Arc<str>> {
+        match &self.make {
+            Make::Image(image) => image.valid.as_ref(),
+            Make::Dense(_) | Make::Arrow { .. } | Make::List(_) => None,
+        }
+    }
+
     /// Whether the first sample decides what the others of the column must be like.
     pub fn is_open(&self) -> bool {
         match &self.make {
@@ -66,11 +84,14 @@ pub fn batch_bytes(outputs: &[OutputSpec], rows: u64) -> u64 {
     outputs
         .iter()
         .map(|o| match &o.make {
-            Make::Dense(d) => d.width() as u64,
-            Make::Image(i) => i.most_width().unwrap_or(0) as u64,
-            Make::Arrow { .. } | Make::List(_) => 0,
+            Make::Dense(d) => (d.width() as u64, false),
+            Make::Image(i) => (i.most_width().unwrap_or(0) as u64, i.valid.is_some()),
+            Make::Arrow { .. } | Make::List(_) => (0, false),
         })
-        .map(|width| (width * rows).next_multiple_of(ALIGN as u64))
+        .map(|(width, valid)| {
+            let flags = if valid { rows } else { 0 };
+            (width * rows).next_multiple_of(ALIGN as u64) + flags.next_multiple_of(ALIGN as u64)
+        })
         .sum()
 }
 
@@ -125,6 +146,10 @@ pub struct ImageSpec {
     pub pipeline: Arc<ImagePipeline>,
     /// The one mode of the column: declared, or that of the first image.
     pub mode: Arc<OnceBox<ImageMode>>,
+    /// What is done with a row whose image is bad.
+    pub on_error: OnError,
+    /// The column behind it that says which images are valid, where one is delivered.
+    pub valid: Option<Arc<str>>,
 }
 
 /// A list column.
@@ -189,6 +214,8 @@ pub fn resolve(
                         multiplied: *multiplied,
                         pipeline,
                         mode,
+                        on_error: spec.on_error,
+                        valid: (spec.on_error == OnError::Null).then(|| valid_column(&name).into()),
                     })
                 }
                 OutputKind::Stack { from, dtype } => Make::Dense(DenseSpec {
@@ -400,9 +427,8 @@ pub fn without_views(data_type: &DataType) -> DataType {
 
 /// The Arrow schema of a batch job's output.
 pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<SchemaRef> {
-    let fields = outputs
-        .iter()
-        .map(|o| match &o.make {
+    let field = |o: &OutputSpec| -> Result<Field> {
+        match &o.make {
             Make::Arrow { field, .. } => Ok(field.as_ref().clone()),
             Make::Dense(d) => forebay_feed::batch::tensor_field(&o.name, d.dtype, &d.row),
             Make::Image(image) => {
@@ -421,7 +447,12 @@ pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<S
                 forebay_feed::batch::tensor_field(&o.name, image.pipeline.dtype(), &shape)
             }
             Make::List(_) => Err(Error::internal("a list became a tensor in a job")),
-        })
+        }
+    };
+    let valid = |name: &Arc<str>| forebay_feed::batch::tensor_field(name, DType::Bool, &[]);
+    let fields = outputs
+        .iter()
+        .flat_map(|o| std::iter::once(field(o)).chain(o.valid().map(valid)))
         .collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Schema::new_with_metadata(fields, relational.metadata().clone())))
 }

@@ -101,6 +101,11 @@ impl Chunk {
     pub fn rows(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
     }
+
+    /// Number of rows in its order, which may leave some out.
+    pub fn positions(&self) -> u64 {
+        self.permutation.as_ref().map_or(self.rows(), |order| order.len() as u64)
+    }
 }
 
 /// Consecutive rows of one part.
@@ -110,6 +115,16 @@ struct Span {
     part: u32,
     row: u32,
     len: u32,
+}
+
+/// What becomes of a sample in [`Rows::changed`].
+pub enum Change<'c> {
+    /// It stays.
+    Stays,
+    /// It is left out.
+    Goes,
+    /// This row of a chunk takes its place.
+    GivesWay(&'c Arc<Chunk>, u64),
 }
 
 /// The rows of a batch, in order.
@@ -162,6 +177,27 @@ impl Rows {
             len -= take;
             part += 1;
         }
+    }
+
+    /// The rows with some samples in other places: `keep` says for each sample whether it stays, goes,
+    /// or gives way to a row of a chunk.
+    pub fn changed<'c>(&self, keep: impl Fn(usize) -> Change<'c>) -> Self {
+        let mut out = Self { chunks: self.chunks.clone(), ..Self::default() };
+        let mut repeats = Vec::new();
+        let rows = self.spans.iter().flat_map(|s| (0..s.len).map(move |i| (s, s.row + i)));
+        for (sample, (span, row)) in rows.enumerate() {
+            match keep(sample) {
+                Change::Stays => {
+                    out.spans.push(Span { row, len: 1, ..*span });
+                    out.len += 1;
+                }
+                Change::Goes => continue,
+                Change::GivesWay(chunk, offset) => out.push(chunk, offset, 1, false),
+            }
+            repeats.extend(self.repeats.get(sample));
+        }
+        out.repeats = repeats;
+        out
     }
 
     /// Number of samples.

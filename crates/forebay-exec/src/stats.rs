@@ -38,6 +38,12 @@ pub struct Stats {
     pub rows_read: AtomicU64,
     /// Rows delivered or written.
     pub rows_out: AtomicU64,
+    /// Delivered or written rows with a bad value, and rows that were left out for one.
+    pub bad_rows: AtomicU64,
+    /// Of these, the rows that were left out.
+    pub dropped_rows: AtomicU64,
+    /// Rows that a loader delivered once more in place of those.
+    pub repeated_rows: AtomicU64,
     /// Batches delivered.
     pub batches: AtomicU64,
     /// Bytes fetched from storage.

@@ -178,8 +178,9 @@ impl WindowSource {
         cost >= LARGE && epoch.window_rows(window) <= MOST_ROWS && len * PAGE <= cost / 2
     }
 
-    /// Some rows of a block by themselves, given as numbers `among` those that take part.
-    async fn rows_of(
+    /// Some rows of a block by themselves, given as numbers `among` those that take part. `None` where
+    /// that costs more than the whole block.
+    pub async fn rows_of(
         self: Arc<Self>,
         block: usize,
         among: Vec<u32>,

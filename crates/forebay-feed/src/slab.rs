@@ -167,6 +167,20 @@ impl SlabWriter {
         Ok(Region { memory: Arc::clone(&self.memory), at: range.start, len: range.len() })
     }
 
+    /// Lets all regions be asked for once more. An error if one is still out.
+    pub fn reopen(&mut self) -> Result<()> {
+        if Arc::strong_count(&self.memory) != 1 {
+            return Err(Error::internal("a slab was reopened while a region of it was written"));
+        }
+        self.given = 0;
+        Ok(())
+    }
+
+    /// Gives the memory back and keeps what was reserved for it.
+    pub fn into_reservation(self) -> Option<Reservation> {
+        self.reservation
+    }
+
     /// Freezes the slab. An error if a region is still out.
     pub fn freeze(self) -> Result<Slab> {
         if Arc::strong_count(&self.memory) != 1 {
@@ -203,8 +217,8 @@ impl DerefMut for Region {
         // SAFETY: `at + len` is within the mapping, since `SlabWriter::region` checked it against
         // the slab's length, which the mapping covers. The bytes are initialised. No other
         // reference to them exists: the writer gives out each byte to one region only (its `given`
-        // only grows), never makes references itself, and cannot be frozen, hence read, while this
-        // region's `Arc` lives. The mapping lives as long as the `Arc`.
+        // only grows, and begins anew only when every region's `Arc` is gone), never makes references
+        // itself, and cannot be frozen, hence read, while this region's `Arc` lives. The mapping lives as long as the `Arc`.
         unsafe { std::slice::from_raw_parts_mut(self.memory.at().add(self.at), self.len) }
     }
 }
@@ -287,8 +301,19 @@ mod tests {
         let pool = SlabPool::new(1);
         let mut writer = pool.take(10, None).unwrap();
         let region = writer.region(0..10).unwrap();
+        assert!(writer.reopen().is_err());
         assert!(writer.freeze().is_err());
         drop(region);
+    }
+
+    #[test]
+    fn a_slab_can_be_written_once_more() {
+        let mut writer = SlabPool::new(1).take(4, None).unwrap();
+        writer.region(0..4).unwrap().fill(1);
+        assert!(writer.region(2..3).is_err());
+        writer.reopen().unwrap();
+        writer.region(2..3).unwrap().fill(2);
+        assert_eq!(writer.freeze().unwrap().bytes(), [1, 1, 2, 1]);
     }
 
     #[test]

@@ -24,15 +24,16 @@
 //! An explode between them commutes too: a tensor made before it is made once for each row that it gives,
 //! and [`OutputKind::Image`] remembers that these are to be the same.
 //!
-//! What a step does to rows with bad images (`on_error`) does not commute with `limit`; the one
-//! policy there is, `raise`, does.
+//! What a step does to rows with bad images (`on_error`) commutes with all of this but a `limit` behind
+//! `skip`, which [`Plan::validate`] refuses. With `null` a boolean column comes right behind the images
+//! ([`valid_column`]). It is no column of the plan: it goes wherever the images go, under their name.
 
 use std::collections::HashSet;
 
 use forebay_core::{DType, Error, ErrorKind, Result, suggest};
 
 use crate::path::{Origin, Path};
-use crate::plan::{MapImage, Plan, Source, Step};
+use crate::plan::{MapImage, OnError, Plan, Source, Step, valid_column};
 
 /// What a column holds, as far as the checks of names need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,6 +202,7 @@ pub fn normalize(plan: &Plan, source: &[(String, ColumnKind)]) -> Result<Normali
         walk.index = index;
         walk.step(step)?;
     }
+    walk.check_valid_columns()?;
     let outputs = walk.visible.into_iter().map(Entry::output).collect();
     Ok(Normalized { relational: walk.relational, outputs, changes: walk.changes })
 }
@@ -226,6 +228,16 @@ impl Entry {
             Made::Tensor(kind) => kind,
         };
         Output { name: self.name, kind, step: self.step }
+    }
+
+    /// The column that says which of its images are valid, where there is one.
+    fn valid_column(&self) -> Option<String> {
+        match &self.made {
+            Made::Tensor(OutputKind::Image { spec, .. }) if spec.on_error == OnError::Null => {
+                Some(valid_column(&self.name))
+            }
+            _ => None,
+        }
     }
 
     fn is_column(&self) -> bool {
@@ -345,15 +357,38 @@ impl<'p> Walk<'p> {
         Ok(())
     }
 
+    /// The columns that say which images are valid must not meet others of their names.
+    fn check_valid_columns(&self) -> Result<()> {
+        let valid = self.visible.iter().filter_map(|e| Some((e, e.valid_column()?)));
+        for (image, name) in valid {
+            if self.visible.iter().any(|other| other.name == name) {
+                let path = Path::step(image.step.unwrap_or(0), "map_image").key("on_error");
+                return Err(wrong(
+                    &path,
+                    format!(
+                        "there is a column {name:?}, the name under which null marks bad images"
+                    ),
+                    format!("rename or drop {name:?}, or rename {:?}", image.name),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn emit(&mut self, step: Step) {
         self.relational.push((self.index, step));
     }
 
     fn find(&self, path: &Path, name: &str) -> Result<usize> {
         self.visible.iter().position(|e| e.name == name).ok_or_else(|| {
-            let hint = why_not(&self.changes, self.plan, self.index, name).unwrap_or_else(|| {
-                suggest::hint(name, self.visible.iter().map(|e| e.name.as_str()))
-            });
+            let image = self.visible.iter().find(|e| e.valid_column().as_deref() == Some(name));
+            let hint = match (image, why_not(&self.changes, self.plan, self.index, name)) {
+                (Some(image), _) => {
+                    format!("it goes along with {:?}: name that alone", image.name)
+                }
+                (None, Some(why)) => why,
+                (None, None) => suggest::hint(name, self.visible.iter().map(|e| e.name.as_str())),
+            };
             wrong(path, format!("there is no column {name:?} here"), hint)
         })
     }

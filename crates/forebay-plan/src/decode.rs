@@ -10,6 +10,7 @@ pub(crate) mod image;
 
 use forebay_core::{DType, Error, ErrorKind, Result};
 
+use crate::bad_rows::BadRows;
 use crate::limits;
 use crate::node::Node;
 use crate::path::{Origin, Path};
@@ -35,6 +36,9 @@ const SINK_KEYS: &[&str] = &[
     "region",
     "path_style",
     "anonymous",
+    "max_bad_rows",
+    "max_bad_share",
+    "bad_rows_to",
 ];
 const STEPS: &[&str] = &[
     "filter",
@@ -192,6 +196,7 @@ fn read_sink(c: &Cursor<'_>) -> Result<Sink> {
         sink.file_bytes = c.bytes(limits::FILE_BYTES, "512MiB")?;
     }
     sink.storage = read_storage(&fields)?;
+    sink.bad_rows = BadRows::read(&fields)?;
     Ok(Sink::Parquet(sink))
 }
 

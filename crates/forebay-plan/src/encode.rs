@@ -96,6 +96,7 @@ fn sink_node(sink: &ParquetSink) -> Node {
     put(&mut out, "row_group_bytes", number(sink.row_group_bytes));
     put(&mut out, "file_bytes", number(sink.file_bytes));
     put_storage(&mut out, &sink.storage);
+    out.extend(sink.bad_rows.entries());
     Node::map(out)
 }
 

@@ -6,6 +6,7 @@
 //! the form that the executor runs. [`LoaderOptions`] are the arguments of a loader. A [`schedule`]
 //! says which source row becomes which sample of which batch on which rank.
 
+pub mod bad_rows;
 pub mod builder;
 pub mod columns;
 mod counts;
@@ -24,6 +25,7 @@ pub mod state;
 mod validate;
 mod words;
 
+pub use bad_rows::BadRows;
 pub use builder::PlanBuilder;
 pub use columns::{ColumnKind, Normalized, Output, OutputKind, normalize};
 pub use hash::PlanHash;

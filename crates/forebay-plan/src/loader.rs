@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use forebay_core::{Error, ErrorKind, Result};
 
+use crate::bad_rows::BadRows;
 use crate::decode::cursor::Cursor;
 use crate::limits;
 use crate::node::{Node, Value};
@@ -163,6 +164,8 @@ pub struct LoaderOptions {
     pub memory_limit: Option<u64>,
     /// Batches in the making or ready. Default: 64 MiB of them, at least 2 and at most 32.
     pub prefetch: Option<u64>,
+    /// How many rows may be bad, and where they are listed. Default: any number, nowhere.
+    pub bad_rows: BadRows,
 }
 
 const KEYS: &[&str] = &[
@@ -184,6 +187,9 @@ const KEYS: &[&str] = &[
     "num_threads",
     "memory_limit",
     "prefetch",
+    "max_bad_rows",
+    "max_bad_share",
+    "bad_rows_to",
 ];
 
 /// Arguments of torch's DataLoader that people bring along, and what they are here.
@@ -225,6 +231,7 @@ impl LoaderOptions {
             num_threads: None,
             memory_limit: None,
             prefetch: None,
+            bad_rows: BadRows::default(),
         }
     }
 
@@ -322,6 +329,7 @@ impl LoaderOptions {
         out.memory_limit =
             fields.get("memory_limit").map(|c| c.bytes(limits::MEMORY, "\"4GiB\"")).transpose()?;
         out.prefetch = whole("prefetch", PREFETCH, "2")?;
+        out.bad_rows = BadRows::read(&fields)?;
         out.validate()?;
         Ok(out)
     }
@@ -360,6 +368,7 @@ impl LoaderOptions {
                 "for example memory_limit=\"4GiB\"".to_owned(),
             );
         }
+        self.bad_rows.validate(|key| format!("loader({key}=...)"))?;
         if let (Some(rank), Some(world)) = (self.rank, self.world_size)
             && rank >= world
         {
@@ -409,7 +418,8 @@ impl LoaderOptions {
             ("memory_limit", self.memory_limit.map(number)),
             ("prefetch", self.prefetch.map(number)),
         ];
-        Node::map(entries.into_iter().filter_map(|(k, v)| Some((k, v?))))
+        let decided = entries.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?)));
+        Node::map(decided.chain(self.bad_rows.entries()))
     }
 
     /// The canonical JSON, which [`LoaderOptions::from_json`] reads.

@@ -2,6 +2,8 @@
 
 use forebay_core::{DType, Layout};
 
+use crate::bad_rows::BadRows;
+
 /// The format version that this build writes, and the newest that it reads.
 pub const PLAN_VERSION: u32 = 1;
 
@@ -121,7 +123,8 @@ pub struct MapImage {
     pub layout: Layout,
     /// Speed against exactness of decoding and resizing. Default: fast.
     pub quality: Quality,
-    /// What to do with an image that cannot be decoded. Default: raise.
+    /// What to do with a row whose image is bad: null, not decodable, or of no use to an operator.
+    /// Default: raise. The others need a `mode`.
     pub on_error: OnError,
 }
 
@@ -188,6 +191,15 @@ pub enum OnError {
     /// Stop with an error that names file, row group, row and column.
     #[default]
     Raise,
+    /// A job leaves the row out; a loader delivers the next readable row of its lane in its place.
+    Skip,
+    /// Zeros in place of the image, and false in the column [`valid_column`].
+    Null,
+}
+
+/// The boolean column that stands behind an image column with [`OnError::Null`].
+pub fn valid_column(image: &str) -> String {
+    format!("{image}_valid")
 }
 
 /// How pixels between pixels are found.
@@ -377,6 +389,8 @@ pub struct ParquetSink {
     pub file_bytes: u64,
     /// How to reach the store.
     pub storage: StorageOptions,
+    /// How many rows may be bad, and where they are listed.
+    pub bad_rows: BadRows,
 }
 
 impl ParquetSink {
@@ -389,6 +403,7 @@ impl ParquetSink {
             row_group_bytes: 64 << 20,
             file_bytes: 512 << 20,
             storage: StorageOptions::default(),
+            bad_rows: BadRows::default(),
         }
     }
 }

@@ -11,7 +11,8 @@ use forebay_core::{Error, Result};
 use crate::decode::{image::DTYPES, stack_dtypes};
 use crate::limits;
 use crate::path::{Origin, Path};
-use crate::plan::{ImageOp, MapImage, Plan, Sink, Source, Step, StorageOptions};
+use crate::plan::{ImageOp, MapImage, OnError, Plan, Sink, Source, Step, StorageOptions};
+use crate::words::Word as _;
 
 /// Shows the place of a path.
 pub(crate) type Places<'a> = dyn Fn(&Path) -> String + 'a;
@@ -79,8 +80,27 @@ impl Plan {
                 }
             }
             check_storage(places, &path, &sink.storage)?;
+            sink.bad_rows.validate(|key| places(&path.key(key)))?;
         }
-        Ok(())
+        self.check_order(places)
+    }
+}
+
+impl Plan {
+    /// A limit counts rows before any is skipped: behind the step that skips, it would promise more.
+    fn check_order(&self, places: &Places<'_>) -> Result<()> {
+        let skips = |s: &Step| matches!(s, Step::MapImage(map) if map.on_error == OnError::Skip);
+        let Some(first) = self.steps.iter().position(skips) else { return Ok(()) };
+        let limit = |(_, s): &(usize, &Step)| matches!(s, Step::Limit(_));
+        match self.steps.iter().enumerate().skip(first).find(limit) {
+            None => Ok(()),
+            Some((i, step)) => Err(wrong(
+                places,
+                &Path::step(i, step.name()),
+                "a limit behind a map_image with on_error: skip would count rows that are skipped later",
+                "put the limit before that map_image, or use on_error: null",
+            )),
+        }
     }
 }
 
@@ -259,6 +279,17 @@ fn check_map_image(places: &Places<'_>, path: &Path, map: &MapImage) -> Result<(
             &limits::one_of(&words),
             map.dtype,
             "float32",
+        ));
+    }
+    if map.on_error != OnError::Raise && map.mode.is_none() {
+        return Err(wrong(
+            places,
+            &path.key("on_error"),
+            format!(
+                "{} needs a mode: what stands in place of a bad image must be like the others",
+                map.on_error.word()
+            ),
+            "give mode: RGB (or L, RGBA) beside on_error",
         ));
     }
     for (i, op) in map.ops.iter().enumerate() {

@@ -41,10 +41,7 @@ macro_rules! words {
 words! {
     ImageMode { Rgb = "RGB", L = "L", Rgba = "RGBA" }
     Quality { Fast = "fast", Exact = "exact" }
-    OnError { Raise = "raise" } + later {
-        "skip": "use raise, and filter bad rows out before",
-        "null": "use raise, and filter bad rows out before",
-    }
+    OnError { Raise = "raise", Skip = "skip", Null = "null" }
     Interpolation { Nearest = "nearest", Bilinear = "bilinear", Bicubic = "bicubic" }
     PaddingMode { Constant = "constant", Edge = "edge", Reflect = "reflect", Symmetric = "symmetric" }
     WriteMode { Error = "error", Overwrite = "overwrite", Append = "append" }

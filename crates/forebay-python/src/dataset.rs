@@ -101,6 +101,7 @@ impl Dataset {
         let out = PyDict::new(py);
         out.set_item("rows_read", summary.rows_read)?;
         out.set_item("rows_written", summary.rows_written)?;
+        out.set_item("rows_bad", summary.rows_bad)?;
         out.set_item("bytes_read", summary.bytes_read)?;
         out.set_item("bytes_written", summary.written.bytes)?;
         out.set_item("files", summary.written.files.len())?;

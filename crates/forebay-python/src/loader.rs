@@ -85,6 +85,9 @@ impl Loader {
         let out = PyDict::new(py);
         out.set_item("rows", s.rows_out.load(Ordering::Relaxed))?;
         out.set_item("batches", s.batches.load(Ordering::Relaxed))?;
+        out.set_item("bad_rows", s.bad_rows.load(Ordering::Relaxed))?;
+        out.set_item("dropped_rows", s.dropped_rows.load(Ordering::Relaxed))?;
+        out.set_item("repeated_rows", s.repeated_rows.load(Ordering::Relaxed))?;
         out.set_item("bytes_read", s.bytes_read.load(Ordering::Relaxed))?;
         out.set_item("fetch_seconds", s.fetch.seconds())?;
         out.set_item("decode_seconds", s.decode.seconds())?;

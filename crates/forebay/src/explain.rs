@@ -9,7 +9,7 @@ use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::scan::Candidate;
 use forebay_exec::{Pipeline, runtime};
 use forebay_io::survey;
-use forebay_plan::{OutputKind, Sink, Source, Step};
+use forebay_plan::{OnError, OutputKind, Sink, Source, Step, valid_column};
 use serde_json::{Value, json};
 
 /// The source's part.
@@ -77,12 +77,22 @@ impl Explain {
                         step,
                         format!("steps[{step}].map_image"),
                         format!(
-                            "decode {} -> {}, {} {}{}",
+                            "decode {} -> {}, {} {}{}{}",
                             spec.column,
                             if ops.is_empty() { "as it is".to_owned() } else { ops.join(" -> ") },
                             spec.dtype,
                             spec.layout.name(),
                             spec.mode.map_or(String::new(), |m| format!(" {}", m.name())),
+                            match spec.on_error {
+                                OnError::Skip => "; bad rows are skipped".to_owned(),
+                                OnError::Null => {
+                                    format!(
+                                        "; bad ones are 0 and marked in {}",
+                                        valid_column(&output.name)
+                                    )
+                                }
+                                _ => String::new(),
+                            },
                         ),
                     ));
                 }
@@ -102,7 +112,13 @@ impl Explain {
                 .map(|f| (f.name().clone(), f.data_type().to_string()))
                 .collect(),
             // Images without a fixed size have no Arrow type; a loader can deliver them all the same.
-            Err(_) => outputs.iter().map(|o| (o.name.to_string(), "tensor".to_owned())).collect(),
+            Err(_) => outputs
+                .iter()
+                .flat_map(|o| {
+                    let valid = o.valid().map(|name| (name.to_string(), "Boolean".to_owned()));
+                    std::iter::once((o.name.to_string(), "tensor".to_owned())).chain(valid)
+                })
+                .collect(),
         };
         Ok(Self {
             source: ExplainSource {

@@ -52,6 +52,7 @@ impl Loader {
     ) -> Result<Self> {
         options.validate()?;
         options.check_counts(dataset.plan())?;
+        options.check_bad_rows(dataset.plan())?;
         if options.pin_memory == Some(true) {
             tracing::warn!(
                 "pin_memory: there is no CUDA device here; batches stay in ordinary memory"
@@ -111,6 +112,7 @@ impl Loader {
             threads: options.num_threads.map_or_else(machine::cpus, |n| n as usize),
             memory_limit: options.memory_limit,
             prefetch: options.prefetch.map(|n| n as usize),
+            bad_rows: options.bad_rows.clone(),
         };
         let inner = forebay_exec::Loader::open(dataset.pipeline().clone(), config, budget, tick)?;
         Ok(Self(Arc::new(Shared {

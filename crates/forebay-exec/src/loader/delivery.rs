@@ -1,22 +1,26 @@
 //! The end of a run: rows become batches on the CPU pool, meet in a reorder buffer, and the consumer
 //! takes them in order. How rows were chosen is no concern of this room.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_core::budget::{Held, Reserve};
 use forebay_core::reorder::{Next, Reorder};
+use forebay_core::sync::lock;
 use forebay_core::{Account, Error, ErrorKind, Result, text};
 use forebay_feed::Batch;
 use forebay_plan::schedule::LaneProgress;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
 
-use crate::assemble::Assembler;
+use super::substitute::Substitutes;
+use crate::assemble::{Assembled, Assembler, Made, Unfinished};
+use crate::ledger::Tally;
 use crate::outputs::{OutputSpec, batch_bytes};
 use crate::pool::{Pool, PoolHandle};
 use crate::rows::Rows;
-use crate::runtime::Abort;
+use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 
 /// Batches that a plain loop holds: its variable, until the next batch is assigned to it, and that next
@@ -47,10 +51,14 @@ pub struct Delivery {
     assembler: Arc<Assembler>,
     pool: PoolHandle,
     warned: AtomicBool,
+    /// What is delivered in the place of bad rows, where they are skipped.
+    substitutes: OnceLock<Substitutes>,
+    /// Batches that wait for substitutes.
+    mending: Mutex<JoinSet<()>>,
 }
 
 struct Ready {
-    batch: Batch,
+    made: Made,
     after: Delivered,
     _permit: OwnedSemaphorePermit,
 }
@@ -66,7 +74,19 @@ impl Delivery {
             assembler: Arc::new(assembler),
             pool,
             warned: AtomicBool::new(false),
+            substitutes: OnceLock::new(),
+            mending: Mutex::default(),
         }
+    }
+
+    /// Bad rows are replaced from now on.
+    pub(super) fn replace(&self, substitutes: Substitutes) {
+        let _ = self.substitutes.set(substitutes);
+    }
+
+    /// What makes the batches.
+    pub(super) fn assembler(&self) -> &Arc<Assembler> {
+        &self.assembler
     }
 
     /// The loader's part of the budget.
@@ -132,8 +152,18 @@ impl Delivery {
         let decides = step == 0 && self.assembler.outputs.iter().any(OutputSpec::is_open);
         let (ended, wait) = oneshot::channel::<()>();
         self.assembler.start(&self.pool, step, rows, Some(reservation), move |result| {
-            let ready = |batch| Ready { batch, after, _permit: permit };
-            done.ready.put(step, result.map(ready));
+            let ready = |made| Ready { made, after, _permit: permit };
+            match result {
+                Ok(Assembled::Gaps(unfinished)) => {
+                    let this = Arc::clone(&done);
+                    done.later(step, async move {
+                        let result = this.mend(step, unfinished).await;
+                        this.ready.put(step, result.map(ready));
+                    });
+                }
+                Ok(Assembled::Whole(made)) => done.ready.put(step, Ok(ready(made))),
+                Err(e) => done.ready.put(step, Err(e)),
+            }
             made();
             drop(ended);
         });
@@ -142,6 +172,33 @@ impl Delivery {
             let _ = wait.await;
         }
         true
+    }
+}
+
+impl Delivery {
+    /// Runs work on the I/O runtime that ends with the run.
+    fn later(&self, step: u64, work: impl Future<Output = ()> + Send + 'static) {
+        match io() {
+            Ok(runtime) => {
+                let mut mending = lock(&self.mending);
+                while mending.try_join_next().is_some() {}
+                mending.spawn_on(work, runtime.handle());
+            }
+            Err(e) => self.fail(step, e),
+        }
+    }
+
+    /// Finishes a batch with other rows in the place of bad ones.
+    async fn mend(&self, step: u64, unfinished: Unfinished) -> Result<Made> {
+        let Some(substitutes) = self.substitutes.get() else {
+            return Err(Error::internal("rows are skipped that nothing replaces"));
+        };
+        let mended = substitutes.replace(step, &unfinished, self).await?;
+        let (assembler, cancel) = (Arc::clone(&self.assembler), self.pool.cancel().clone());
+        let check = move || cancel.check();
+        self.pool
+            .run(step, move |worker| assembler.mend(unfinished, mended, &mut worker.scratch, check))
+            .await
     }
 }
 
@@ -165,6 +222,8 @@ pub struct EpochRun {
     pool: Option<Pool>,
     steps: u64,
     delivered: Delivered,
+    /// Apart, so that a run is small to move.
+    tally: Box<Tally>,
     /// Lets go of the open windows that tasks still share.
     close: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -178,8 +237,10 @@ impl EpochRun {
         pool: Pool,
         steps: u64,
         delivered: Delivered,
+        tally: Tally,
     ) -> Self {
-        Self { _tasks: tasks, out, stats, pool: Some(pool), steps, delivered, close: None }
+        let tally = Box::new(tally);
+        Self { _tasks: tasks, out, stats, pool: Some(pool), steps, delivered, tally, close: None }
     }
 
     /// Calls `close` when everything has stopped.
@@ -199,17 +260,21 @@ impl EpochRun {
                     Ok(()) => continue,
                     Err(e) => return Some(Err(e)),
                 },
-                Next::End => return None,
+                Next::End => return self.tally.end().err().map(Err),
                 Next::Closed => Err(Error::new(ErrorKind::Cancelled, "the run was stopped")),
                 Next::Item(item) => item,
             };
             self.stats.consumer_wait.add(start.elapsed());
             self.out.account.set_head(self.out.base + self.out.ready.position());
+            // A batch with one bad row too many is not delivered.
+            let result = result.and_then(|ready| {
+                let Made { batch, bad } = ready.made;
+                self.tally.add(batch.rows as u64, &bad, ready.after.count)?;
+                self.delivered = ready.after;
+                Ok(batch)
+            });
             let batch = match result {
-                Ok(ready) => {
-                    self.delivered = ready.after;
-                    ready.batch
-                }
+                Ok(batch) => batch,
                 Err(e) => {
                     // What was prefetched behind the error is of no use to anybody.
                     self.out.ready.close();
@@ -239,6 +304,7 @@ impl EpochRun {
 impl Drop for EpochRun {
     fn drop(&mut self) {
         self.out.ready.close();
+        lock(&self.out.mending).abort_all();
         self.pool = None;
         if let Some(close) = self.close.take() {
             close();

@@ -31,6 +31,7 @@ use tokio::sync::watch;
 use super::Loader;
 use super::delivery::{Delivered, Delivery, EpochRun};
 use crate::assemble::{arrow_of, gather};
+use crate::ledger::Tally;
 use crate::outputs::{OutputSpec, as_they_are};
 use crate::part::{Items, Part, Places};
 use crate::pool::Pool;
@@ -52,6 +53,7 @@ pub(super) fn start(
     out: Arc<Delivery>,
     pool: Pool,
     from: Delivered,
+    tally: Tally,
 ) -> Result<EpochRun> {
     let schedule = Arc::clone(&loader.schedule);
     let own = schedule.own_lanes().max(1) as usize;
@@ -72,7 +74,7 @@ pub(super) fn start(
     let steps = streams.schedule.steps().saturating_sub(from.count);
     let feeder = feed(streams, lanes, steps, from.count);
     let feeder = Abort(io()?.spawn(feeder));
-    Ok(EpochRun::new(vec![feeder], out, Arc::clone(&loader.stats), pool, steps, from))
+    Ok(EpochRun::new(vec![feeder], out, Arc::clone(&loader.stats), pool, steps, from, tally))
 }
 
 /// What the lanes of an iteration share.

@@ -588,3 +588,27 @@ fn an_explode_takes_a_column() {
     });
     assert_eq!(multiplied.collect::<Vec<_>>(), [false, true]);
 }
+
+#[test]
+fn images_that_may_be_null_bring_a_column() {
+    let null = || MapImage {
+        mode: Some(crate::plan::ImageMode::Rgb),
+        on_error: OnError::Null,
+        ..MapImage::new("img", Vec::new())
+    };
+    let of = |steps: Vec<Step>| {
+        let parquet = ParquetSource { uri: vec!["x".into()], ..Default::default() };
+        normalize(&Plan { source: Source::Parquet(parquet), steps, sink: None }, &source())
+    };
+    let rename = |old: &str, new: &str| Step::Rename(vec![(old.into(), new.into())]);
+    let taken = Step::WithColumn { name: "img_valid".into(), expr: "1".into() };
+    let error = of(vec![taken.clone(), Step::MapImage(null())]).unwrap_err();
+    assert_eq!(error.place(), Some("steps[1].map_image.on_error"));
+    assert!(error.message().contains("img_valid"), "{error}");
+    // Under another name there is room for both, on either side.
+    of(vec![taken.clone(), Step::MapImage(null()), rename("img", "photo")]).unwrap();
+    of(vec![Step::MapImage(null()), taken, rename("img_valid", "good")]).unwrap();
+    // It is no column of the plan.
+    let error = of(vec![Step::MapImage(null()), Step::Select(vec!["img_valid".into()])]);
+    assert!(error.unwrap_err().hint().unwrap().contains("\"img\""));
+}

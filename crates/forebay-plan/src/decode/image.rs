@@ -7,7 +7,7 @@ use forebay_core::{DType, Result};
 use super::cursor::{Cursor, Fields};
 use crate::limits;
 use crate::node::Value;
-use crate::plan::{ImageOp, MapImage};
+use crate::plan::{ImageOp, MapImage, OnError};
 
 /// The operators, by name.
 pub(crate) const OPS: &[&str] = &[
@@ -60,12 +60,7 @@ pub(crate) fn read_map_image(c: &Cursor<'_>) -> Result<MapImage> {
     }
     // `on_error: null` is YAML's nothing, but the design's word for zeros in place of bad rows.
     if let Some(c) = fields.even_null("on_error") {
-        if c.node.value == Value::Null {
-            return Err(
-                c.unsupported("\"null\" is not available yet", "leave on_error out, or use raise")
-            );
-        }
-        map.on_error = c.word()?;
+        map.on_error = if c.node.value == Value::Null { OnError::Null } else { c.word()? };
     }
     Ok(map)
 }

@@ -1,11 +1,38 @@
-//! Single rows of a window, found in their blocks.
+//! Single rows of an epoch: their places in the stream, in a window and in their blocks.
 
-use super::Epoch;
+use std::ops::Range;
+
+use super::{Epoch, Piece};
 
 impl Epoch {
     /// Rows of the whole epoch.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// The place in the stream of a piece's first row.
+    pub fn position(&self, piece: &Piece) -> u64 {
+        self.starts.get(piece.window).map_or(0, |start| start + piece.offset)
+    }
+
+    /// The window at a place of the stream, the offset in it, and how many of its rows are left there.
+    pub fn window_at(&self, position: u64) -> (usize, u64, u64) {
+        let next = self.starts.partition_point(|s| *s <= position);
+        let of = |window: usize| self.starts.get(window).copied().unwrap_or(self.rows);
+        let start = of(next.saturating_sub(1));
+        (next.saturating_sub(1), position - start, of(next) - position)
+    }
+
+    /// The lane that a place of the stream is in, and its part of the stream.
+    pub fn lane_at(&self, position: u64) -> (u64, Range<u64>) {
+        // The first lanes are one row longer than the others.
+        let (short, longer) = (self.rows / self.lanes, self.rows % self.lanes);
+        let lane = match position.checked_sub(longer * (short + 1)) {
+            Some(beyond) => longer + beyond.checked_div(short).unwrap_or(0),
+            None => position / (short + 1),
+        };
+        let start = self.lane_start(lane);
+        (lane, start..start + self.lane_len(lane))
     }
 
     /// Rows of a window, given by their numbers before its permutation, by block: each block with its
@@ -46,7 +73,35 @@ impl Epoch {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::schedule::{BlockInfo, Schedule, ScheduleSpec};
+    use crate::schedule::{BlockInfo, EpochEnd, Schedule, ScheduleSpec};
+
+    #[test]
+    fn places_of_the_stream_are_found() {
+        for (lanes, batch) in [(1u64, 3), (2, 4), (5, 5), (23, 23)] {
+            let blocks = [3u64, 0, 5, 1, 7, 2].map(|rows| BlockInfo { rows, bytes: 1 });
+            let spec = ScheduleSpec {
+                window: Some(2),
+                lanes: Some(lanes),
+                epoch_end: Some(EpochEnd::Partial),
+                ..ScheduleSpec::new(batch)
+            };
+            let epoch = Schedule::new(&blocks, spec).unwrap().epoch(3);
+            let mut seen = 0;
+            for piece in (0..epoch.steps()).flat_map(|step| epoch.step(step)) {
+                for i in 0..piece.len {
+                    let position = epoch.position(&piece) + i;
+                    let (lane, range) = epoch.lane_at(position);
+                    assert_eq!(lane, piece.lane);
+                    assert!(range.contains(&position), "{position} in {range:?}");
+                    let (window, offset, left) = epoch.window_at(position);
+                    assert_eq!((window, offset), (piece.window, piece.offset + i));
+                    assert_eq!(offset + left, epoch.window_rows(window));
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, epoch.rows());
+        }
+    }
 
     #[test]
     fn rows_are_found_again() {
