@@ -33,8 +33,10 @@ mod jpeg;
 mod mode;
 mod output;
 mod png;
+mod quads;
 mod resample;
 mod turbo;
+mod weights;
 
 #[cfg(test)]
 mod tests;
@@ -100,6 +102,7 @@ pub struct Scratch {
     /// Between the two passes of an exact resize.
     between: Vec<u8>,
     resizer: fir::Resizer,
+    quads: quads::Quads,
     columns: Vec<u32>,
     rows: Vec<u32>,
     steps: Vec<Step>,
@@ -115,7 +118,9 @@ impl Scratch {
     /// Bytes held at the moment.
     pub fn bytes(&self) -> usize {
         let buffers = self.buffers.iter().chain([&self.between]);
-        buffers.map(Vec::capacity).sum::<usize>() + self.resizer.size_of_internal_buffers()
+        buffers.map(Vec::capacity).sum::<usize>()
+            + self.resizer.size_of_internal_buffers()
+            + self.quads.bytes()
     }
 
     fn give_back_giants(&mut self) {
@@ -126,6 +131,9 @@ impl Scratch {
         }
         if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
             self.resizer.reset_internal_buffers();
+        }
+        if self.quads.bytes() > KEPT_BYTES {
+            self.quads = quads::Quads::default();
         }
     }
 }

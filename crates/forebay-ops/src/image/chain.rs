@@ -8,6 +8,7 @@ use super::format::{self, Header};
 use super::geometry::{self, Outside, Rect, Size, Stage};
 use super::output::Output;
 use super::resample::{self, Order, SourceBox, View};
+use super::weights::Axis;
 use super::{Limits, Scratch, grown, jpeg, mode};
 
 /// What the passes need to know beside the stages.
@@ -197,7 +198,7 @@ impl Now {
         window: Rect,
         out: &mut [u8],
     ) -> Result<()> {
-        let Scratch { buffers, between, resizer, columns, .. } = scratch;
+        let Scratch { buffers, between, resizer, columns, quads, .. } = scratch;
         let pixels = buffers.get(self.buffer).map(Vec::as_slice).unwrap_or_default();
         let view = self.part(crop);
         // The view's corner within the crop.
@@ -220,6 +221,19 @@ impl Now {
                 out,
             );
             return Ok(());
+        }
+        if channels == 4 && (kernel.antialias || kernel.interpolation == Interpolation::Bilinear) {
+            let axis = |len: u32, full: u32, first: i64, count: u32, left: f64, have: u32| Axis {
+                len: f64::from(len) / self.shrink,
+                full,
+                first: first as u32,
+                count,
+                left,
+                have,
+            };
+            let rows = axis(crop.w, full_w, window.x, window.w, left, view.w);
+            let columns = axis(crop.h, full_h, window.y, window.h, top, view.h);
+            return quads.resize(pixels, view, &rows, &columns, kernel, order, out);
         }
         // One rounding, so that a whole picture is exactly that.
         let scaled =

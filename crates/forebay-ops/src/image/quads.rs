@@ -1,0 +1,467 @@
+//! Resizing of pixels of four bytes, 32 bytes at a time.
+//!
+//! Both passes are the same sum of weighted lines of 32 bytes. Along columns, a line is eight pixels
+//! of a row. Along rows, it is one column of eight rows: blocks of eight by eight pixels are turned on
+//! their way in and out, so that a target pixel's weights serve 32 bytes at once. The sums are those
+//! of the library behind [`super::resample`], to the bit (a test holds them against each other), in a
+//! fraction of its time.
+
+use forebay_core::Result;
+
+use super::geometry::Kernel;
+use super::resample::{Order, View};
+use super::weights::{Axis, Weights};
+
+/// Bytes that are worked on together.
+const LINE: usize = 32;
+/// Pixels of a line, and rows of a block.
+const PIXELS: usize = LINE / 4;
+
+type Line = [u8; LINE];
+static NOTHING: Line = [0; LINE];
+
+/// Resizes, in working memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Quads {
+    columns: Weights,
+    rows: Weights,
+    between: Vec<u8>,
+    block: Vec<Line>,
+}
+
+impl Quads {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let lines = self.block.capacity() * LINE + self.between.capacity();
+        lines + self.columns.bytes() + self.rows.bytes()
+    }
+
+    /// Resizes the view, along rows as `rows` says and along columns as `columns` says. `out` has
+    /// exactly the target's bytes.
+    #[allow(clippy::too_many_arguments)] // Two axes and two buffers; a struct would only rename them.
+    pub fn resize(
+        &mut self,
+        pixels: &[u8],
+        view: View,
+        rows: &Axis,
+        columns: &Axis,
+        kernel: Kernel,
+        order: Order,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let (along_rows, along_columns) = (!rows.is_copy(), !columns.is_copy());
+        // Pixels that no weight falls on are left out; a pass that copies still cuts the window.
+        let part = |weights: &mut Weights, axis: &Axis| match axis.is_copy() {
+            true => ((f64::from(axis.first) - axis.left) as u32, axis.count),
+            false => {
+                weights.compute(axis, kernel);
+                weights.trim(axis.have)
+            }
+        };
+        let ((x, w), (y, h)) = (part(&mut self.rows, rows), part(&mut self.columns, columns));
+        let view = View { x: view.x + x, y: view.y + y, w, h, ..view };
+        let middle = match order {
+            Order::RowsFirst => View::whole(rows.count, view.h),
+            Order::Any => View::whole(view.w, columns.count),
+        };
+        if along_rows && along_columns {
+            super::grown(&mut self.between, middle.w as usize * middle.h as usize * 4)?;
+        }
+        let work = Work { along_rows, along_columns, order, view, middle, to_w: rows.count };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(unit) = avx2::Unit::here() {
+            // SAFETY: the function needs AVX2, which this processor has, as `unit` proves.
+            unsafe { self.passes_avx2(unit, pixels, work, out) };
+            return Ok(());
+        }
+        self.passes(Portable, pixels, work, out);
+        Ok(())
+    }
+
+    /// The same code in one function with its vector instructions, so that they are inlined.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn passes_avx2(&mut self, unit: avx2::Unit, pixels: &[u8], work: Work, out: &mut [u8]) {
+        self.passes(unit, pixels, work, out);
+    }
+
+    #[inline(always)]
+    fn passes(&mut self, unit: impl Unit, pixels: &[u8], work: Work, out: &mut [u8]) {
+        let Self { columns, rows, between, block } = self;
+        let Work { view, middle, to_w, .. } = work;
+        let length = middle.w as usize * middle.h as usize * 4;
+        let between = between.get_mut(..length).unwrap_or_default();
+        match (work.along_rows, work.along_columns) {
+            (true, true) if work.order == Order::RowsFirst => {
+                sum_rows(unit, rows, pixels, view, block, to_w, between);
+                sum_columns(unit, columns, between, middle, out);
+            }
+            (true, true) => {
+                sum_columns(unit, columns, pixels, view, between);
+                sum_rows(unit, rows, between, middle, block, to_w, out);
+            }
+            (true, false) => sum_rows(unit, rows, pixels, view, block, to_w, out),
+            (false, true) => sum_columns(unit, columns, pixels, view, out),
+            (false, false) => {
+                let row_bytes = (view.w as usize * 4).max(1);
+                for (y, out) in (0..view.h).zip(out.chunks_exact_mut(row_bytes)) {
+                    out.copy_from_slice(view.row(pixels, 4, y));
+                }
+            }
+        }
+    }
+}
+
+/// Which passes there are, and over what.
+#[derive(Clone, Copy)]
+struct Work {
+    along_rows: bool,
+    along_columns: bool,
+    order: Order,
+    view: View,
+    /// What is there between two passes.
+    middle: View,
+    /// Width of the target.
+    to_w: u32,
+}
+
+/// One target row after another: a weighted sum of source rows.
+#[inline(always)]
+fn sum_columns(unit: impl Unit, weights: &Weights, pixels: &[u8], view: View, out: &mut [u8]) {
+    let row_bytes = (view.w as usize * 4).max(1);
+    let last = view.h.saturating_sub(1);
+    let row = |y: usize| view.row(pixels, 4, (y as u32).min(last)).as_chunks::<LINE>();
+    let mut sources = Vec::with_capacity(weights.per_target());
+    let mut tails = Vec::with_capacity(weights.per_target());
+    for ((start, pairs), out) in weights.spans().zip(out.chunks_exact_mut(row_bytes)) {
+        sources.clear();
+        tails.clear();
+        for y in (start..).step_by(2).take(pairs.len()) {
+            let ((a, a_tail), (b, b_tail)) = (row(y), row(y + 1));
+            sources.push((a, b));
+            tails.push([line_at(a_tail, 0), line_at(b_tail, 0)]);
+        }
+        let (lines, rest) = out.as_chunks_mut::<LINE>();
+        for (i, out) in lines.iter_mut().enumerate() {
+            let terms = sources.iter().zip(pairs).map(|((a, b), &pair)| {
+                ([a.get(i).unwrap_or(&NOTHING), b.get(i).unwrap_or(&NOTHING)], pair)
+            });
+            *out = unit.sum(terms, weights.precision());
+        }
+        if !rest.is_empty() {
+            let terms = tails.iter().zip(pairs).map(|([a, b], &pair)| ([a, b], pair));
+            let found = unit.sum(terms, weights.precision());
+            rest.iter_mut().zip(found).for_each(|(to, from)| *to = from);
+        }
+    }
+}
+
+/// Eight rows at a time: a target column of them is a weighted sum of source columns.
+#[inline(always)]
+fn sum_rows(
+    unit: impl Unit,
+    weights: &Weights,
+    pixels: &[u8],
+    view: View,
+    block: &mut Vec<Line>,
+    to_w: u32,
+    out: &mut [u8],
+) {
+    let out_bytes = (to_w as usize * 4).max(1);
+    let per_target = 2 * weights.per_target();
+    // Weights of zero may stand behind the last column.
+    let columns = (view.w as usize).next_multiple_of(PIXELS);
+    block.resize(columns + per_target.next_multiple_of(PIXELS), NOTHING);
+    let last = view.h.saturating_sub(1);
+    for (i, out) in out.chunks_mut(out_bytes * PIXELS).enumerate() {
+        let first = (i * PIXELS) as u32;
+        // Rows beyond the last are the last again, and are not written.
+        let mut rows: [&[u8]; PIXELS] = [&[]; PIXELS];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = view.row(pixels, 4, (first + r as u32).min(last));
+        }
+        let blocks = block.as_chunks_mut::<PIXELS>().0;
+        for (x, turned) in blocks.iter_mut().take(columns / PIXELS).enumerate() {
+            let mut lines = [[0; LINE]; PIXELS];
+            for (line, row) in lines.iter_mut().zip(rows) {
+                *line = line_at(row, x * LINE);
+            }
+            *turned = unit.turn(&lines);
+        }
+        let mut spans = weights.spans();
+        let mut at = 0;
+        while at < out_bytes {
+            let mut found = [[0; LINE]; PIXELS];
+            for (found, (start, pairs)) in found.iter_mut().zip(&mut spans) {
+                let lines = block.get(start..start + per_target).unwrap_or_default();
+                let lines = lines.as_chunks::<2>().0.iter().map(|[a, b]| [a, b]);
+                *found = unit.sum(lines.zip(pairs.iter().copied()), weights.precision());
+            }
+            let n = LINE.min(out_bytes - at);
+            for (row, line) in out.chunks_exact_mut(out_bytes).zip(&unit.turn(&found)) {
+                if n == LINE
+                    && let Some(row) = row.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
+                {
+                    *row = *line;
+                } else if let (Some(row), Some(line)) = (row.get_mut(at..at + n), line.get(..n)) {
+                    row.copy_from_slice(line);
+                }
+            }
+            at += LINE;
+        }
+    }
+}
+
+/// The line that begins at a byte; beyond the end of the row, zeros.
+#[inline(always)]
+fn line_at(row: &[u8], at: usize) -> Line {
+    if let Some(line) = row.get(at..).and_then(<[u8]>::first_chunk) {
+        return *line;
+    }
+    let mut line = [0; LINE];
+    let rest = row.get(at..).unwrap_or_default();
+    line.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    line
+}
+
+/// What vector units do differently.
+trait Unit: Copy {
+    /// The weighted sum of lines, rounded to bytes. They come in pairs with the weights of both.
+    fn sum<'a>(self, terms: impl Iterator<Item = ([&'a Line; 2], i32)>, precision: u32) -> Line;
+
+    /// Rows of a block become its columns; a pixel stays together.
+    fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS];
+}
+
+/// Every processor.
+#[derive(Clone, Copy)]
+struct Portable;
+
+impl Unit for Portable {
+    fn sum<'a>(self, terms: impl Iterator<Item = ([&'a Line; 2], i32)>, precision: u32) -> Line {
+        let mut sums = [1i32 << (precision - 1); LINE];
+        for ([a, b], pair) in terms {
+            let weights = [i32::from(pair as i16), pair >> 16];
+            for (sum, (&a, &b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+                *sum += i32::from(a) * weights[0] + i32::from(b) * weights[1];
+            }
+        }
+        sums.map(|sum| (sum >> precision).clamp(0, 255) as u8)
+    }
+
+    fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+        let mut turned = [[0; LINE]; PIXELS];
+        for (i, out) in turned.iter_mut().enumerate() {
+            for (out, line) in out.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
+                if let Some(pixel) = line.as_chunks::<4>().0.get(i) {
+                    *out = *pixel;
+                }
+            }
+        }
+        turned
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::{Line, PIXELS};
+
+    /// A processor with AVX2: there is no other way to one of these than [`Unit::here`].
+    #[derive(Clone, Copy)]
+    pub(super) struct Unit(());
+
+    impl Unit {
+        pub fn here() -> Option<Self> {
+            is_x86_feature_detected!("avx2").then_some(Self(()))
+        }
+    }
+
+    impl super::Unit for Unit {
+        #[inline(always)]
+        fn sum<'a>(
+            self,
+            terms: impl Iterator<Item = ([&'a Line; 2], i32)>,
+            precision: u32,
+        ) -> Line {
+            // SAFETY: this processor has AVX2, as `self` proves.
+            unsafe { sum(terms, precision) }
+        }
+
+        #[inline(always)]
+        fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+            // SAFETY: this processor has AVX2, as `self` proves.
+            unsafe { turn(lines) }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn load(line: &Line) -> __m256i {
+        // SAFETY: a line is 32 bytes, and the load needs no alignment.
+        unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn store(v: __m256i) -> Line {
+        let mut line = [0; 32];
+        // SAFETY: a line is 32 bytes, and the store needs no alignment.
+        unsafe { _mm256_storeu_si256(line.as_mut_ptr().cast(), v) };
+        line
+    }
+
+    /// The bytes of both lines side by side are pairs of 16 bits, which one instruction multiplies by
+    /// both weights and adds.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn sum<'a>(terms: impl Iterator<Item = ([&'a Line; 2], i32)>, precision: u32) -> Line {
+        let zero = _mm256_setzero_si256();
+        let mut sums = [_mm256_set1_epi32(1 << (precision - 1)); 4];
+        for ([a, b], pair) in terms {
+            let (a, b, weights) = (load(a), load(b), _mm256_set1_epi32(pair));
+            let (low, high) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
+            let pairs = [
+                _mm256_unpacklo_epi8(low, zero),
+                _mm256_unpackhi_epi8(low, zero),
+                _mm256_unpacklo_epi8(high, zero),
+                _mm256_unpackhi_epi8(high, zero),
+            ];
+            for (sum, pairs) in sums.iter_mut().zip(pairs) {
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, weights));
+            }
+        }
+        let bits = _mm_cvtsi32_si128(precision.cast_signed());
+        let [s0, s1, s2, s3] = sums;
+        let (s0, s1) = (_mm256_sra_epi32(s0, bits), _mm256_sra_epi32(s1, bits));
+        let (s2, s3) = (_mm256_sra_epi32(s2, bits), _mm256_sra_epi32(s3, bits));
+        // Unpacking and packing both stay within halves of 16 bytes, so the order is the old one.
+        store(_mm256_packus_epi16(_mm256_packs_epi32(s0, s1), _mm256_packs_epi32(s2, s3)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn turn(lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+        let [a, b, c, d, e, f, g, h] = lines;
+        let (a, b, c, d) = (load(a), load(b), load(c), load(d));
+        let (e, f, g, h) = (load(e), load(f), load(g), load(h));
+        let pair = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+        let four = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        let ((ab0, ab1), (cd0, cd1)) = (pair(a, b), pair(c, d));
+        let ((ef0, ef1), (gh0, gh1)) = (pair(e, f), pair(g, h));
+        let ((ad0, ad1), (ad2, ad3)) = (four(ab0, cd0), four(ab1, cd1));
+        let ((eh0, eh1), (eh2, eh3)) = (four(ef0, gh0), four(ef1, gh1));
+        let low = |a, e| store(_mm256_permute2x128_si256::<0x20>(a, e));
+        let high = |a, e| store(_mm256_permute2x128_si256::<0x31>(a, e));
+        [
+            low(ad0, eh0),
+            low(ad1, eh1),
+            low(ad2, eh2),
+            low(ad3, eh3),
+            high(ad0, eh0),
+            high(ad1, eh1),
+            high(ad2, eh2),
+            high(ad3, eh3),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use forebay_plan::Interpolation;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::image::resample::{self, SourceBox};
+
+    fn axis(len: u32, full: u32, first: u32, count: u32) -> Axis {
+        Axis { len: f64::from(len), full, first, count, left: 0.0, have: len }
+    }
+
+    fn pixels(w: u32, h: u32, seed: u64) -> Vec<u8> {
+        let value = |i: u32| forebay_core::seed::mix(&[seed, u64::from(i)]) as u8;
+        // Blocks of one value among noise: sums at both ends of the range.
+        (0..w * h * 4).map(|i| if i % 97 < 40 { value(i / 97) & 1 } else { value(i) }).collect()
+    }
+
+    fn kernels() -> impl Strategy<Value = (Kernel, Order)> {
+        let kernel = |interpolation, antialias| Kernel { interpolation, antialias };
+        let kernels = prop_oneof![
+            Just(kernel(Interpolation::Bilinear, true)),
+            Just(kernel(Interpolation::Bilinear, false)),
+            Just(kernel(Interpolation::Bicubic, true)),
+        ];
+        (kernels, prop_oneof![Just(Order::RowsFirst), Just(Order::Any)])
+    }
+
+    fn resized(
+        from: &[u8],
+        (w, h): (u32, u32),
+        rows: Axis,
+        columns: Axis,
+        how: (Kernel, Order),
+    ) -> Vec<u8> {
+        let mut out = vec![0; (rows.count * columns.count * 4) as usize];
+        let mut quads = Quads::default();
+        quads.resize(from, View::whole(w, h), &rows, &columns, how.0, how.1, &mut out).unwrap();
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// The sums of the library, to the bit.
+        #[test]
+        fn as_the_library(
+            w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
+            how in kernels(), seed: u64,
+        ) {
+            let source = pixels(w, h, seed);
+            let ours = resized(&source, (w, h), axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h), how);
+            let mut theirs = vec![0; ours.len()];
+            let from = SourceBox { x: 0.0, y: 0.0, w: f64::from(w), h: f64::from(h) };
+            resample::resize(
+                &mut fast_image_resize::Resizer::new(), &source, 4, View::whole(w, h), from,
+                how.0, how.1, &mut Vec::new(), (to_w, to_h), &mut theirs,
+            ).unwrap();
+            prop_assert_eq!(ours, theirs);
+        }
+
+        /// Of a window, the same pixels as of the whole.
+        #[test]
+        fn a_window_is_a_part_of_the_whole(
+            w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
+            cut in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0), how in kernels(), seed: u64,
+        ) {
+            let part = |n: u32, at: f64, len: f64| {
+                let first = (f64::from(n) * at) as u32;
+                (first, 1 + (f64::from(n - first - 1) * len) as u32)
+            };
+            let ((x, cw), (y, ch)) = (part(to_w, cut.0, cut.1), part(to_h, cut.2, cut.3));
+            let source = pixels(w, h, seed);
+            let whole = resized(&source, (w, h), axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h), how);
+            let window = resized(&source, (w, h), axis(w, to_w, x, cw), axis(h, to_h, y, ch), how);
+            for row in 0..ch {
+                let at = (((y + row) * to_w + x) * 4) as usize;
+                let of_window = (row * cw * 4) as usize;
+                let n = (cw * 4) as usize;
+                prop_assert_eq!(&whole[at..at + n], &window[of_window..of_window + n]);
+            }
+        }
+
+        /// Every unit makes the same bits.
+        #[test]
+        fn units_agree(lines in proptest::collection::vec(any::<[u8; 32]>(), 8), pairs in any::<[i32; 4]>(), bits in 1u32..22) {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(unit) = avx2::Unit::here() {
+                let terms = || lines.chunks(2).map(|l| [&l[0], &l[1]]).zip(pairs.map(|p| p & 0x1FFF_1FFF));
+                prop_assert_eq!(unit.sum(terms(), bits), Portable.sum(terms(), bits));
+                let lines: [Line; 8] = lines.clone().try_into().unwrap();
+                prop_assert_eq!(unit.turn(&lines), Portable.turn(&lines));
+            }
+        }
+    }
+}
