@@ -368,10 +368,8 @@ fn check_op(places: &Places<'_>, path: &Path, op: &ImageOp) -> Result<()> {
             check_interval(places, &path.key("scale"), *scale, "[0.08, 1.0]")?;
             check_interval(places, &path.key("ratio"), *ratio, "[0.75, 1.3333]")?;
         }
-        ImageOp::RandomHorizontalFlip { p } => {
-            if !(0.0..=1.0).contains(p) {
-                return Err(range(places, &path.key("p"), "a probability from 0 to 1", p, "0.5"));
-            }
+        ImageOp::RandomHorizontalFlip { p } if !(0.0..=1.0).contains(p) => {
+            return Err(range(places, &path.key("p"), "a probability from 0 to 1", p, "0.5"));
         }
         ImageOp::Normalize { mean, std } => {
             for (key, values) in [("mean", mean), ("std", std)] {

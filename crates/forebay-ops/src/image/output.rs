@@ -10,6 +10,8 @@ use forebay_core::{DType, Error, Layout, Result};
 use forebay_plan::ImageOp;
 use half::{bf16, f16};
 
+use super::Probe;
+use super::erase::Erased;
 use super::resample::View;
 
 /// Element type, layout and values of the output.
@@ -18,6 +20,9 @@ pub(super) struct Output {
     pub dtype: DType,
     pub layout: Layout,
     tables: Tables,
+    /// Where `Normalize` stands in the chain, and its mean and deviation, one or one per channel.
+    normalized_at: usize,
+    norms: Vec<(f32, f32)>,
 }
 
 /// One table for all channels, or one for each.
@@ -33,21 +38,26 @@ impl Output {
     /// Checks the element type and the place and numbers of `Normalize`.
     pub fn new(ops: &[ImageOp], dtype: DType, layout: Layout) -> Result<Self> {
         let mut normalize: Option<(&[f64], &[f64])> = None;
+        let mut normalized_at = 0;
+        let mut scale = true;
         for (i, op) in ops.iter().enumerate() {
-            if let ImageOp::Normalize { mean, std } = op {
-                let checked = check(mean, std, dtype).and_then(|()| match i + 1 == ops.len() {
-                    true => Ok(()),
-                    false => Err(Error::invalid("Normalize must be the last operator")),
-                });
-                checked.map_err(|e| e.at_place(format!("map_image.ops[{i}].normalize")))?;
-                normalize = Some((mean, std));
+            match op {
+                ImageOp::Normalize { mean, std } => {
+                    let place = || format!("map_image.ops[{i}].normalize");
+                    check(mean, std, dtype).map_err(|e| e.at_place(place()))?;
+                    normalize = Some((mean, std));
+                    normalized_at = i;
+                }
+                ImageOp::ToDtype { scale: asked, .. } => scale = *asked,
+                _ => {}
             }
         }
+        let white = if scale { 255.0 } else { 1.0 };
         let (means, stds) = normalize.unwrap_or((&[0.0], &[1.0]));
         let table = |c: usize| -> [f32; 256] {
             let mean = means.get(c).copied().unwrap_or_default() as f32;
             let std = stds.get(c).copied().unwrap_or(1.0) as f32;
-            std::array::from_fn(|v| (v as f32 / 255.0 - mean) / std)
+            std::array::from_fn(|v| (v as f32 / white - mean) / std)
         };
         let channels = 0..means.len();
         let tables = match dtype {
@@ -65,7 +75,8 @@ impl Output {
                     .at_place("map_image.dtype"));
             }
         };
-        Ok(Self { dtype, layout, tables })
+        let norms = means.iter().zip(stds).map(|(m, s)| (*m as f32, *s as f32)).collect();
+        Ok(Self { dtype, layout, tables, normalized_at, norms })
     }
 
     /// Whether pictures of this many channels can be written.
@@ -91,6 +102,31 @@ impl Output {
     /// Whether the output is the pixels as they lie in a decoded picture of this many channels.
     pub fn is_pixels(&self, channels: usize) -> bool {
         matches!(self.tables, Tables::Bytes) && (self.layout == Layout::Hwc || channels == 1)
+    }
+
+    /// Overwrites a rectangle of what was written. What stands before `Normalize` is normalised too.
+    pub fn erase(&self, erased: &Erased, written: &Probe, out: &mut [u8]) {
+        let &Probe { height, width, channels, .. } = written;
+        erased.each(channels, |c, y, x, value| {
+            let at = match self.layout {
+                Layout::Hwc => (y * width + x) * channels + c,
+                Layout::Chw => (c * height + y) * width + x,
+            };
+            let norm = self.norms.get(c).or(self.norms.first());
+            let value = match norm {
+                Some((mean, std)) if erased.op < self.normalized_at => (value - mean) / std,
+                _ => value,
+            };
+            let size = self.dtype.size();
+            let Some(out) = out.get_mut(at * size..(at + 1) * size) else { return };
+            match self.dtype {
+                DType::Float32 => value.put(out),
+                DType::Float16 => f16::from_f32(value).to_bits().put(out),
+                DType::BFloat16 => bf16::from_f32(value).to_bits().put(out),
+                // Pixels are overwritten before.
+                _ => {}
+            }
+        });
     }
 
     /// Writes the view, mirrored where `flip` is set. `out` has exactly the output's bytes.

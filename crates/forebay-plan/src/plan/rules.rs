@@ -3,8 +3,6 @@
 //! The rules are torchvision's own, said once for everybody who has to keep them: plans are checked
 //! when they are made, and a step is checked again where it is compiled.
 
-use forebay_core::DType;
-
 use super::{Erase, ImageMode, ImageOp, Interpolation, MapImage};
 
 /// A rule that an operator breaks.
@@ -254,7 +252,7 @@ fn interval(
     let fits = low <= high && within.contains(&low) && within.contains(&high);
     let want = match (*within.start(), *within.end()) {
         (f64::MIN, _) => "[lower, upper]".to_owned(),
-        (low, f64::MAX) if low == 0.0 => "[lower, upper], neither below 0".to_owned(),
+        (0.0, f64::MAX) => "[lower, upper], neither below 0".to_owned(),
         (_, f64::MAX) => "[lower, upper], both above 0".to_owned(),
         (low, high) => format!("[lower, upper] within {low} to {high}"),
     };
