@@ -1,7 +1,7 @@
 """Image operators on pixels against torchvision: same parameters, same pictures, same pixels.
 
 Pictures are PNGs, so that both sides begin with the same pixels: parts of the photographs of
-``examples/data``, noise, and shapes that are narrow or tiny. Draws are fixed by ranges that hold one
+``examples/data``, noise, and shapes that are narrow or tiny. Draws are fixed by ranges of one
 value; where an operator chooses among a few, its result has to be one of torchvision's for them.
 
 Tolerances are in units of 1/255, beside the share of values that may differ at all. Tables, flips,
