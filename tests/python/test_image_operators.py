@@ -149,6 +149,16 @@ FIXED: dict[str, tuple] = {
     # 21 of the 16,777,216 colours have a luminance that is whole but for rounding.
     "grayscale": ([fb.Grayscale()], v2.Grayscale(), 1, 1e-4, COLOURS),
     "grayscale_three": ([fb.Grayscale(3)], v2.Grayscale(3), 1, 1e-4, COLOURS),
+    # A resize behind it rounds its weights in fixed point.
+    "grayscale_resize": (
+        [fb.Grayscale(), fb.Resize([20, 30]), fb.RandomHorizontalFlip(1.0), fb.Pad(2)],
+        v2.Compose(
+            [v2.Grayscale(), v2.Resize([20, 30]), v2.RandomHorizontalFlip(1.0), v2.Pad(2)]
+        ),
+        1,
+        0.1,
+        COLOURS,
+    ),
     "flip_pad_flip": (
         [fb.RandomVerticalFlip(1.0), fb.Pad((1, 2, 3, 4)), fb.RandomHorizontalFlip(1.0)],
         v2.Compose(
@@ -605,6 +615,31 @@ def test_a_crop_behind_an_exact_resize_changes_nothing(
     ops = [fb.Resize(edge, interpolation=interpolation), fb.CenterCrop(crop)]
     for image, whole in zip(_run(path, ops, mode="RGB"), resized, strict=True):
         assert torch.equal(image, F.center_crop(whole, [crop, crop]))
+
+
+@pytest.mark.parametrize("quality", ["fast", "exact"])
+def test_jpegs_are_decoded_as_far_as_operators_look(tmp_path: Path, quality: str) -> None:
+    """A blur before a crop sees beyond it; one behind a crop does not."""
+    photos = pq.read_table(PHOTOS, columns=["image"])
+    path = tmp_path / "photos.parquet"
+    pq.write_table(photos, path)
+    crop, blur = fb.CenterCrop(61), fb.GaussianBlur(23, (9.0, 9.0))
+    references = {
+        "before": ([blur, crop], [v2.GaussianBlur(23, (9.0, 9.0)), v2.CenterCrop(61)]),
+        "behind": ([crop, blur], [v2.CenterCrop(61), v2.GaussianBlur(23, (9.0, 9.0))]),
+        "contrast": (
+            [fb.ColorJitter(contrast=(2, 2)), crop, fb.RandomVerticalFlip(1.0)],
+            [v2.ColorJitter(contrast=(2, 2)), v2.CenterCrop(61), v2.RandomVerticalFlip(1.0)],
+        ),
+    }
+    for ops, reference in references.values():
+        for image, data in zip(
+            _run(str(path), ops, mode="RGB", quality=quality), photos["image"], strict=True
+        ):
+            pixels = np.array(Image.open(io.BytesIO(data.as_py())).convert("RGB"))
+            difference = (image.int() - v2.Compose(reference)(_tensor(pixels)).int()).abs().float()
+            assert difference.mean().item() < (0.01 if quality == "exact" else 2.5)
+            assert difference.max().item() <= (1 if quality == "exact" else 255)
 
 
 def test_threads_change_nothing(files: dict) -> None:

@@ -55,9 +55,11 @@ pub(super) fn gaussian(
         })?;
         floats.resize(length, 0.0);
     }
-    let Some([along_x, along_y, padded, sum, ring]) = split(floats, parts) else {
-        return Err(Error::internal("the rows of a blur are too short"));
-    };
+    let [n_x, n_y, n_padded, n_sum] = parts;
+    let (along_x, rest) = floats.split_at_mut(n_x);
+    let (along_y, rest) = rest.split_at_mut(n_y);
+    let (padded, rest) = rest.split_at_mut(n_padded);
+    let (sum, ring) = rest.split_at_mut(n_sum);
     weights(along_x, sigma);
     weights(along_y, sigma);
     let mut ready = 0;
@@ -90,18 +92,6 @@ pub(super) fn gaussian(
         }
     }
     Ok(())
-}
-
-/// The working memory in its parts; the last takes the rest.
-fn split(mut floats: &mut [f32], parts: [usize; 4]) -> Option<[&mut [f32]; 5]> {
-    let mut taken = Vec::with_capacity(5);
-    for n in parts {
-        let (part, rest) = floats.split_at_mut_checked(n)?;
-        taken.push(part);
-        floats = rest;
-    }
-    taken.push(floats);
-    taken.try_into().ok()
 }
 
 /// The Gaussian's middle and one side, the whole of it adding up to 1.
@@ -170,16 +160,14 @@ pub(super) fn sharpness(
         let (target, below) = rows.split_at_mut(row);
         here.copy_from_slice(target);
         let inner = target.get_mut(channels..row - channels).unwrap_or_default();
-        let around = |rows: [&[u8]; 3], i: usize| -> u32 {
-            rows.iter()
-                .flat_map(|r| [i, i + channels, i + 2 * channels].map(|i| r.get(i).copied()))
-                .map(|v| u32::from(v.unwrap_or_default()))
-                .sum()
-        };
-        for (i, out) in inner.iter_mut().enumerate() {
+        // Three rows, each from the left neighbour of a value of its channel to the right one.
+        let reach = 2 * channels + 1;
+        let around = above.windows(reach).zip(here.windows(reach)).zip(below.windows(reach));
+        for (((a, b), c), out) in around.zip(inner) {
             // Weights of 1 around and 5 in the middle, over 13: the nearest whole number is never a
             // tie, so whole numbers get it right.
-            let sum = around([above, here, below], i) + 4 * u32::from(*out);
+            let threes = |r: &[u8]| [r[0], r[channels], r[2 * channels]].map(u32::from);
+            let sum = [a, b, c].map(threes).iter().flatten().sum::<u32>() + 4 * u32::from(*out);
             let blurred = (2 * sum + 13) / 26;
             let v = f64::from(*out);
             let blended = (v + rest * (f64::from(blurred) - v)) as f32;
