@@ -28,15 +28,26 @@ from forebay._errors import (
     UnsupportedError,
 )
 from forebay._forebay import ArrowBatch, Tensor, __version__
-from forebay._images import (
-    CenterCrop,
+from forebay._image_colors import (
     ColorJitter,
     GaussianBlur,
     Grayscale,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+    TrivialAugmentWide,
+)
+from forebay._images import (
+    CenterCrop,
     ImageOp,
     Normalize,
     Pad,
-    RandAugment,
+    RandomAffine,
     RandomCrop,
     RandomErasing,
     RandomHorizontalFlip,
@@ -45,7 +56,6 @@ from forebay._images import (
     RandomVerticalFlip,
     Resize,
     ToDtype,
-    TrivialAugmentWide,
 )
 from forebay._loader import Loader, merge_states
 from forebay._memory import MemoryUse, memory
@@ -77,11 +87,19 @@ __all__ = [
     "PermissionDeniedError",
     "Ragged",
     "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
     "ResourceError",

@@ -10,22 +10,22 @@ from forebay import _arguments
 Size = int | Sequence[int]
 
 
-def _pixels(operator: str, argument: str, value: Any) -> int | list[int]:
+def pixels(operator: str, argument: str, value: Any) -> int | list[int]:
     many = _arguments.items(value)
     if many is None:
         return _arguments.whole(operator, argument, value)
     return [_arguments.whole(operator, argument, n) for n in many]
 
 
-def _numbers(operator: str, argument: str, value: Any) -> float | list[float]:
+def numbers(operator: str, argument: str, value: Any) -> float | list[float]:
     many = _arguments.items(value)
     if many is None:
         return _arguments.number(operator, argument, value)
     return [_arguments.number(operator, argument, n) for n in many]
 
 
-def _interval(operator: str, argument: str, value: Any) -> float | list[float] | None:
-    return None if value is None else _numbers(operator, argument, value)
+def numbers_or_none(operator: str, argument: str, value: Any) -> float | list[float] | None:
+    return None if value is None else numbers(operator, argument, value)
 
 
 class ImageOp:
@@ -68,7 +68,7 @@ class Resize(ImageOp):
     ) -> None:
         super().__init__(
             "resize",
-            size=_pixels("Resize", "size", size),
+            size=pixels("Resize", "size", size),
             interpolation=interpolation,
             max_size=None if max_size is None else _arguments.whole("Resize", "max_size", max_size),
             antialias=antialias,
@@ -85,7 +85,7 @@ class CenterCrop(ImageOp):
     """
 
     def __init__(self, size: Size) -> None:
-        super().__init__("center_crop", size=_pixels("CenterCrop", "size", size))
+        super().__init__("center_crop", size=pixels("CenterCrop", "size", size))
 
 
 class RandomCrop(ImageOp):
@@ -115,8 +115,8 @@ class RandomCrop(ImageOp):
     ) -> None:
         super().__init__(
             "random_crop",
-            size=_pixels("RandomCrop", "size", size),
-            padding=None if padding is None else _pixels("RandomCrop", "padding", padding),
+            size=pixels("RandomCrop", "size", size),
+            padding=None if padding is None else pixels("RandomCrop", "padding", padding),
             pad_if_needed=pad_if_needed,
             fill=_arguments.whole("RandomCrop", "fill", fill),
             padding_mode=padding_mode,
@@ -150,9 +150,9 @@ class RandomResizedCrop(ImageOp):
     ) -> None:
         super().__init__(
             "random_resized_crop",
-            size=_pixels("RandomResizedCrop", "size", size),
-            scale=_numbers("RandomResizedCrop", "scale", scale),
-            ratio=_numbers("RandomResizedCrop", "ratio", ratio),
+            size=pixels("RandomResizedCrop", "size", size),
+            scale=numbers("RandomResizedCrop", "scale", scale),
+            ratio=numbers("RandomResizedCrop", "ratio", ratio),
             interpolation=interpolation,
             antialias=antialias,
         )
@@ -208,62 +208,9 @@ class Pad(ImageOp):
     ) -> None:
         super().__init__(
             "pad",
-            padding=_pixels("Pad", "padding", padding),
-            fill=_pixels("Pad", "fill", fill),
+            padding=pixels("Pad", "padding", padding),
+            fill=pixels("Pad", "fill", fill),
             padding_mode=padding_mode,
-        )
-
-
-class Grayscale(ImageOp):
-    """Keep the luminance: 0.2989 red + 0.587 green + 0.114 blue, its fraction cut off.
-
-    It changes the number of channels; pictures of mode RGBA are refused, as by torchvision.
-
-    Parameters
-    ----------
-    num_output_channels : {1, 3}, default 1
-        One channel, or three equal ones.
-    """
-
-    def __init__(self, num_output_channels: int = 1) -> None:
-        channels = _arguments.whole("Grayscale", "num_output_channels", num_output_channels)
-        super().__init__("grayscale", num_output_channels=channels)
-
-
-class ColorJitter(ImageOp):
-    """Change brightness, contrast, saturation and hue by random factors, in random order.
-
-    Takes pictures of mode L, whose saturation and hue stay as they are, and RGB.
-
-    Parameters
-    ----------
-    brightness, contrast, saturation : float or (float, float), optional
-        A number ``x`` stands for factors from ``max(0, 1 - x)`` to ``1 + x``; two are the least
-        and the greatest factor. 1 leaves the picture as it is. Default: not changed.
-    hue : float or (float, float), optional
-        The shift in turns of the colour circle, within -0.5 to 0.5; a number ``x`` stands for
-        ``-x`` to ``x``. Default: not changed.
-
-    Examples
-    --------
-    >>> import forebay as fb
-    >>> fb.ColorJitter(brightness=0.4, hue=(-0.1, 0.1))
-    ColorJitter(brightness=0.4, hue=[-0.1, 0.1])
-    """
-
-    def __init__(
-        self,
-        brightness: float | Sequence[float] | None = None,
-        contrast: float | Sequence[float] | None = None,
-        saturation: float | Sequence[float] | None = None,
-        hue: float | Sequence[float] | None = None,
-    ) -> None:
-        super().__init__(
-            "color_jitter",
-            brightness=_interval("ColorJitter", "brightness", brightness),
-            contrast=_interval("ColorJitter", "contrast", contrast),
-            saturation=_interval("ColorJitter", "saturation", saturation),
-            hue=_interval("ColorJitter", "hue", hue),
         )
 
 
@@ -295,106 +242,57 @@ class RandomRotation(ImageOp):
     ) -> None:
         super().__init__(
             "random_rotation",
-            degrees=_numbers("RandomRotation", "degrees", degrees),
+            degrees=numbers("RandomRotation", "degrees", degrees),
             interpolation=interpolation,
             expand=_arguments.flag("RandomRotation", "expand", expand),
-            center=_interval("RandomRotation", "center", center),
-            fill=_pixels("RandomRotation", "fill", fill),
+            center=numbers_or_none("RandomRotation", "center", center),
+            fill=pixels("RandomRotation", "fill", fill),
         )
 
 
-class GaussianBlur(ImageOp):
-    """Blur the picture with a Gaussian; at the border the picture is mirrored.
+class RandomAffine(ImageOp):
+    """Turn, shift, scale and shear the picture at random, in its own size.
 
     Parameters
     ----------
-    kernel_size : int or (int, int)
-        Width and height of the kernel in pixels, odd; one number is both. Half of it must be less
-        than the picture's edge.
-    sigma : float or (float, float), default (0.1, 2.0)
-        Standard deviation in pixels, the same along both axes: fixed, or drawn uniformly between
-        two.
-    """
-
-    def __init__(
-        self,
-        kernel_size: int | Sequence[int],
-        sigma: float | Sequence[float] = (0.1, 2.0),
-    ) -> None:
-        super().__init__(
-            "gaussian_blur",
-            kernel_size=_pixels("GaussianBlur", "kernel_size", kernel_size),
-            sigma=_numbers("GaussianBlur", "sigma", sigma),
-        )
-
-
-class TrivialAugmentWide(ImageOp):
-    """Do one random operation of random strength (Müller and Hutter, 2021).
-
-    One of fourteen: nothing, shears, shifts, a turn, brightness, colour, contrast, sharpness, fewer
-    bits, solarisation, autocontrast, equalisation. Takes pictures of mode L and RGB.
-
-    Parameters
-    ----------
-    num_magnitude_bins : int, default 31
-        How many strengths there are.
+    degrees : float or (float, float)
+        A number ``x`` stands for ``-x`` to ``x``; two are the least and the greatest angle.
+        Clockwise, unlike `RandomRotation`, as in torchvision.
+    translate : (float, float), optional
+        The greatest shift along width and height, as shares of them. Whole pixels are drawn.
+    scale : (float, float), optional
+        The least and the greatest factor.
+    shear : float or sequence of 2 or 4 floats, optional
+        Degrees, within -89 to 89: a number ``x`` stands for ``-x`` to ``x`` along x; two are the
+        range along x, four the ranges along x and y.
     interpolation : {"nearest", "bilinear"}, default "nearest"
-        How pixels between pixels are found when the picture is turned or sheared.
-    fill : int or sequence of int, optional
-        What lies outside then, 0 to 255; one for all channels or one for each. Default: black.
+        How pixels between pixels are found.
+    fill : int or sequence of int, default 0
+        What lies outside, 0 to 255; one for all channels or one for each.
+    center : (float, float), optional
+        What stays in its place: x and y in pixels from the upper left corner. Default: the middle.
     """
 
     def __init__(
         self,
-        num_magnitude_bins: int = 31,
+        degrees: float | Sequence[float],
+        translate: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        shear: float | Sequence[float] | None = None,
         interpolation: str = "nearest",
-        fill: int | Sequence[int] | None = None,
+        fill: int | Sequence[int] = 0,
+        center: Sequence[float] | None = None,
     ) -> None:
-        name = "TrivialAugmentWide"
+        name = "RandomAffine"
         super().__init__(
-            "trivial_augment_wide",
-            num_magnitude_bins=_arguments.whole(name, "num_magnitude_bins", num_magnitude_bins),
+            "random_affine",
+            degrees=numbers(name, "degrees", degrees),
+            translate=numbers_or_none(name, "translate", translate),
+            scale=numbers_or_none(name, "scale", scale),
+            shear=numbers_or_none(name, "shear", shear),
             interpolation=interpolation,
-            fill=None if fill is None else _pixels(name, "fill", fill),
-        )
-
-
-class RandAugment(ImageOp):
-    """Do random operations of one strength, one after the other (Cubuk et al., 2019).
-
-    The operations are those of `TrivialAugmentWide`, over narrower ranges. Takes pictures of mode L
-    and RGB.
-
-    Parameters
-    ----------
-    num_ops : int, default 2
-        How many operations.
-    magnitude : int, default 9
-        Their strength, from 0 to less than `num_magnitude_bins`.
-    num_magnitude_bins : int, default 31
-        How many strengths there are.
-    interpolation : {"nearest", "bilinear"}, default "nearest"
-        How pixels between pixels are found when the picture is turned or sheared.
-    fill : int or sequence of int, optional
-        What lies outside then, 0 to 255; one for all channels or one for each. Default: black.
-    """
-
-    def __init__(
-        self,
-        num_ops: int = 2,
-        magnitude: int = 9,
-        num_magnitude_bins: int = 31,
-        interpolation: str = "nearest",
-        fill: int | Sequence[int] | None = None,
-    ) -> None:
-        name = "RandAugment"
-        super().__init__(
-            "rand_augment",
-            num_ops=_arguments.whole(name, "num_ops", num_ops),
-            magnitude=_arguments.whole(name, "magnitude", magnitude),
-            num_magnitude_bins=_arguments.whole(name, "num_magnitude_bins", num_magnitude_bins),
-            interpolation=interpolation,
-            fill=None if fill is None else _pixels(name, "fill", fill),
+            fill=pixels(name, "fill", fill),
+            center=numbers_or_none(name, "center", center),
         )
 
 
@@ -439,8 +337,8 @@ class Normalize(ImageOp):
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__(
             "normalize",
-            mean=_numbers("Normalize", "mean", mean),
-            std=_numbers("Normalize", "std", std),
+            mean=numbers("Normalize", "mean", mean),
+            std=numbers("Normalize", "std", std),
         )
 
 
@@ -480,7 +378,7 @@ class RandomErasing(ImageOp):
         super().__init__(
             "random_erasing",
             p=_arguments.number(name, "p", p),
-            scale=_numbers(name, "scale", scale),
-            ratio=_numbers(name, "ratio", ratio),
-            value=value if isinstance(value, str) else _numbers(name, "value", value),
+            scale=numbers(name, "scale", scale),
+            ratio=numbers(name, "ratio", ratio),
+            value=value if isinstance(value, str) else numbers(name, "value", value),
         )

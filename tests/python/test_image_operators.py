@@ -152,9 +152,7 @@ FIXED: dict[str, tuple] = {
     # A resize behind it rounds its weights in fixed point.
     "grayscale_resize": (
         [fb.Grayscale(), fb.Resize([20, 30]), fb.RandomHorizontalFlip(1.0), fb.Pad(2)],
-        v2.Compose(
-            [v2.Grayscale(), v2.Resize([20, 30]), v2.RandomHorizontalFlip(1.0), v2.Pad(2)]
-        ),
+        v2.Compose([v2.Grayscale(), v2.Resize([20, 30]), v2.RandomHorizontalFlip(1.0), v2.Pad(2)]),
         1,
         0.1,
         COLOURS,
@@ -263,6 +261,34 @@ for _kernel, _sigma in ((3, 0.5), (5, 2.0), ((7, 3), 1.25), (1, 1.0), (15, 8.0))
         v2.GaussianBlur(_kernel, (_sigma, _sigma)),
         1,
         5e-4,
+        ALL,
+    )
+
+
+for _name, _ours, _theirs, _modes in (
+    ("gray", fb.RandomGrayscale(1.0), v2.RandomGrayscale(1.0), COLOURS),
+    ("invert", fb.RandomInvert(1.0), v2.RandomInvert(1.0), ALL),
+    ("posterize", fb.RandomPosterize(3, 1.0), v2.RandomPosterize(3, 1.0), ALL),
+    ("posterize_all", fb.RandomPosterize(8, 1.0), v2.RandomPosterize(8, 1.0), ALL),
+    ("solarize", fb.RandomSolarize(100.5, 1.0), v2.RandomSolarize(100.5, 1.0), ALL),
+    ("blunt", fb.RandomAdjustSharpness(0, 1.0), v2.RandomAdjustSharpness(0, 1.0), COLOURS),
+    ("sharp", fb.RandomAdjustSharpness(2.5, 1.0), v2.RandomAdjustSharpness(2.5, 1.0), COLOURS),
+    ("autocontrast", fb.RandomAutocontrast(1.0), v2.RandomAutocontrast(1.0), COLOURS),
+    ("equalize", fb.RandomEqualize(1.0), v2.RandomEqualize(1.0), ALL),
+):
+    FIXED[f"random_{_name}"] = ([_ours], _theirs, int(_name == "gray"), 1e-4, _modes)
+_affine = {
+    "all": {"degrees": (20, 20), "scale": (0.75, 0.75), "shear": (10, 10, -5, -5)},
+    "shear": {"degrees": (0, 0), "shear": (-25, -25)},
+    "center": {"degrees": (-40, -40), "scale": (1.5, 1.5), "center": (4, 20.5)},
+    "nothing": {"degrees": (0, 0), "translate": (0.0, 0.0)},
+}
+for (_name, _how), (_reading, _mode) in itertools.product(_affine.items(), READINGS.items()):
+    FIXED[f"affine_{_name}_{_reading}"] = (
+        [fb.RandomAffine(**_how, interpolation=_reading, fill=77)],
+        v2.RandomAffine(**_how, interpolation=_mode, fill=77),
+        0 if _reading == "nearest" else 1,
+        0 if _reading == "nearest" else 1e-4,
         ALL,
     )
 
@@ -548,6 +574,25 @@ def test_erasing_with_noise(many: tuple) -> None:
     assert all(torch.equal(a, b) for a, b in zip(images, again, strict=True))
 
 
+def test_shifts_are_whole_pixels_within_their_share(many: tuple) -> None:
+    path, pixels, _ = many
+    image = _tensor(pixels)
+    places = itertools.product(range(-5, 6), range(-4, 5))
+    how = {"angle": 0.0, "scale": 1.0, "shear": [0.0, 0.0], "fill": 9}
+    shifted = {(x, y): F.affine(image, translate=[x, y], **how) for x, y in places}
+    images = _run(path, [fb.RandomAffine(0, translate=(0.1, 0.1), fill=9)], mode="RGB")
+    found = Counter(_nearest(image, shifted, 0) for image in images)
+    # Rounded, the outermost shifts are half as frequent as the others.
+    along_x, along_y = (
+        Counter(x for x, _ in found.elements()),
+        Counter(y for _, y in found.elements()),
+    )
+    share = {n: 0.05 if abs(n) == 5 else 0.1 for n in range(-5, 6)}
+    _frequencies(along_x, share, len(images))
+    share = {n: 0.0625 if abs(n) == 4 else 0.125 for n in range(-4, 5)}
+    _frequencies(along_y, share, len(images))
+
+
 def test_flips_and_angles_are_as_frequent_as_said(many: tuple) -> None:
     path, pixels, rows = many
     image = _tensor(pixels)
@@ -555,6 +600,10 @@ def test_flips_and_angles_are_as_frequent_as_said(many: tuple) -> None:
     images = _run(path, [fb.RandomVerticalFlip(0.25)], mode="RGB")
     found = Counter(_nearest(image, flips, 0) for image in images)
     _frequencies(found, {"as it was": 0.75, "upside down": 0.25}, rows)
+    grays = {"as it was": image, "gray": F.rgb_to_grayscale(image, 3)}
+    images = _run(path, [fb.RandomGrayscale()], mode="RGB")
+    found = Counter(_nearest(image, grays, 0) for image in images)
+    _frequencies(found, {"as it was": 0.9, "gray": 0.1}, rows)
     # Angles that are close have the same nearest pixels.
     images = _run(path, [fb.RandomRotation(45)], mode="RGB")
     assert len({image.numpy().tobytes() for image in images}) > 0.9 * rows
@@ -678,6 +727,11 @@ WRONG: dict[str, tuple[Callable, str]] = {
     "erased": (lambda: [fb.RandomErasing(value=-1)], "0 to 255, since it overwrites 8-bit pixels"),
     "noise": (lambda: [fb.RandomErasing(value="noise")], "random"),
     "magnitude": (lambda: [fb.RandAugment(magnitude=31)], "less than num_magnitude_bins, 31"),
+    "translate": (lambda: [fb.RandomAffine(0, translate=(0.1, 1.5))], "from 0 to 1"),
+    "shear": (lambda: [fb.RandomAffine(0, shear=90)], "within -89 to 89"),
+    "bits": (lambda: [fb.RandomPosterize(9)], "0 to 8"),
+    "threshold": (lambda: [fb.RandomSolarize(256)], "at most 255"),
+    "sharpness": (lambda: [fb.RandomAdjustSharpness(-1)], "0 or more"),
     "bins": (lambda: [fb.TrivialAugmentWide(1)], "2"),
 }
 

@@ -187,8 +187,32 @@ fn op_node(op: &ImageOp) -> Node {
             put(&mut out, "interpolation", text(interpolation.word()));
             put(&mut out, "antialias", (*antialias).into());
         }
-        ImageOp::RandomHorizontalFlip { p } | ImageOp::RandomVerticalFlip { p } => {
+        ImageOp::RandomHorizontalFlip { p }
+        | ImageOp::RandomVerticalFlip { p }
+        | ImageOp::RandomGrayscale { p }
+        | ImageOp::RandomInvert { p }
+        | ImageOp::RandomAutocontrast { p }
+        | ImageOp::RandomEqualize { p } => put(&mut out, "p", (*p).into()),
+        ImageOp::RandomPosterize { bits, p } => {
+            put(&mut out, "bits", number(*bits));
             put(&mut out, "p", (*p).into());
+        }
+        ImageOp::RandomSolarize { threshold, p } => {
+            put(&mut out, "threshold", (*threshold).into());
+            put(&mut out, "p", (*p).into());
+        }
+        ImageOp::RandomAdjustSharpness { sharpness_factor, p } => {
+            put(&mut out, "sharpness_factor", (*sharpness_factor).into());
+            put(&mut out, "p", (*p).into());
+        }
+        ImageOp::RandomAffine { degrees, translate, scale, shear, interpolation, fill, center } => {
+            put(&mut out, "degrees", Node::seq(*degrees));
+            put_some(&mut out, "translate", translate.map(Node::seq));
+            put_some(&mut out, "scale", scale.map(Node::seq));
+            put_some(&mut out, "shear", shear.map(Node::seq));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put(&mut out, "fill", fill_node(fill));
+            put_some(&mut out, "center", center.map(Node::seq));
         }
         ImageOp::Pad { padding, fill, padding_mode } => {
             put(&mut out, "padding", pixels(padding));

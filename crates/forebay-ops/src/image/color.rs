@@ -47,6 +47,11 @@ pub(super) fn brightness(factor: f64) -> Table {
     table(|v| pixel(f32::from(v) * factor as f32))
 }
 
+/// The negative.
+pub(super) fn invert() -> Table {
+    table(|v| !v)
+}
+
 /// The upper bits alone.
 pub(super) fn posterize(bits: u8) -> Table {
     let mask = if bits >= 8 { 255 } else { !(255 >> bits) };

@@ -14,6 +14,10 @@
 //! - `RandomResizedCrop`: up to ten tries of (share of the area, logarithm of the aspect ratio);
 //!   after the first that fits, top, then left.
 //! - `RandomHorizontalFlip`, `RandomVerticalFlip`: one `chance(p)`.
+//! - `RandomGrayscale`, `RandomInvert`, `RandomPosterize`, `RandomSolarize`, `RandomAdjustSharpness`,
+//!   `RandomAutocontrast`, `RandomEqualize`: one `chance(p)`.
+//! - `RandomAffine`: the angle; where they have a range, the shift along x, along y, the scale, the
+//!   shear along x, along y; each uniform.
 //! - `ColorJitter`: the order (a shuffle of brightness, contrast, saturation, hue), then the factor of
 //!   each that has a range, in that order, each uniform in its range.
 //! - `RandomRotation`: the angle, uniform.
@@ -27,16 +31,19 @@
 mod check;
 mod crops;
 mod fuse;
+mod turns;
 
 use forebay_core::{Error, Result, RowKey};
 use forebay_plan::{Broken, ImageMode, ImageOp, Interpolation, MapImage, PaddingMode};
 
 use self::crops::{center_crop, random_crop, random_resized_crop, resized};
 pub(super) use self::fuse::fuse;
+use self::turns::random_affine;
+pub(super) use self::turns::rotated;
 use super::augment::{self, Reading, Strength};
 use super::erase::Erased;
 use super::pixels::PixelOp;
-use super::warp::{self, Warp};
+use super::warp::Warp;
 
 /// A value for each channel.
 pub(super) type Fill = [u8; 4];
@@ -205,7 +212,7 @@ impl Geometry {
         for (i, op) in self.ops.iter().enumerate() {
             let before = now;
             takes(op, mode)?;
-            now = self.step(i, op, before, row, steps)?;
+            now = self.step(i, op, (before, mode), row, steps)?;
             mode = op.mode_after(Some(mode)).unwrap_or(mode);
             if u64::from(now[0]) * u64::from(now[1]) > max_pixels {
                 return Err(super::too_large(
@@ -232,13 +239,16 @@ impl Geometry {
         &self,
         i: usize,
         op: &ImageOp,
-        [h, w]: Size,
+        ([h, w], mode): (Size, ImageMode),
         row: RowKey,
         steps: &mut Vec<Step>,
     ) -> Result<Size> {
         let operator = self.operator_base.wrapping_add(i as u32);
         let zeros = Outside { mode: PaddingMode::Constant, fill: [0; 4] };
         let same = [h, w];
+        let sometimes = |p: f64, op: PixelOp, steps: &mut Vec<Step>| {
+            steps.extend(row.draws(operator).chance(p).then_some(Step::Pixels(op)));
+        };
         match op {
             ImageOp::Resize { size, interpolation, max_size, antialias } => {
                 let size = resized([h, w], size, *max_size)?;
@@ -305,6 +315,28 @@ impl Geometry {
                     true => Step::Pixels(PixelOp::Erase(erased)),
                     false => Step::Erase(erased),
                 }));
+            }
+            ImageOp::RandomGrayscale { p } => {
+                let mode = if mode == ImageMode::L { ImageMode::L } else { ImageMode::Rgb };
+                sometimes(*p, PixelOp::Grayscale(mode), steps);
+            }
+            ImageOp::RandomInvert { p } => sometimes(*p, PixelOp::Invert, steps),
+            ImageOp::RandomPosterize { bits, p } => {
+                sometimes(*p, PixelOp::Posterize(*bits), steps);
+            }
+            ImageOp::RandomSolarize { threshold, p } => {
+                sometimes(*p, PixelOp::Solarize(*threshold), steps);
+            }
+            ImageOp::RandomAdjustSharpness { sharpness_factor, p } => {
+                sometimes(*p, PixelOp::Sharpness(*sharpness_factor), steps);
+            }
+            ImageOp::RandomAutocontrast { p } => sometimes(*p, PixelOp::AutoContrast, steps),
+            ImageOp::RandomEqualize { p } => sometimes(*p, PixelOp::Equalize, steps),
+            ImageOp::RandomAffine { interpolation, fill, .. } => {
+                let matrix = random_affine(op, same, row, operator);
+                let (interpolation, fill) = (*interpolation, Some(each(fill)));
+                let warp = Warp { matrix, to: same, interpolation, fill };
+                steps.push(Step::Pixels(PixelOp::Warp(warp)));
             }
             ImageOp::GaussianBlur { kernel_size, sigma } => {
                 let sigma = row.draws(operator).uniform_in(sigma[0], sigma[1]);
@@ -395,40 +427,6 @@ fn padded([h, w]: Size, [left, top, right, bottom]: [u32; 4]) -> Rect {
         w: along(w, left, right),
         h: along(h, top, bottom),
     }
-}
-
-/// A turn: how it is read, around what, whether the picture grows, and what lies outside.
-pub(super) type Turn = (Interpolation, Option<[f64; 2]>, bool, Option<Fill>);
-
-/// Adds the steps of a rotation by `degrees`, counter-clockwise. Quarter turns around the middle move
-/// pixels without reading between them, where they fit the size.
-pub(super) fn rotated(
-    [h, w]: Size,
-    degrees: f64,
-    (interpolation, center, expand, fill): Turn,
-    steps: &mut Vec<Step>,
-) -> Size {
-    let degrees = degrees.rem_euclid(360.0);
-    let fits = expand || h == w;
-    let turns = match degrees {
-        _ if center.is_some() => None,
-        0.0 => Some([None; 3]),
-        180.0 => Some([Some(Step::Flip), Some(Step::FlipVertical), None]),
-        90.0 if fits => {
-            Some([Some(Step::Pixels(PixelOp::Transpose)), Some(Step::FlipVertical), None])
-        }
-        270.0 if fits => Some([Some(Step::Pixels(PixelOp::Transpose)), Some(Step::Flip), None]),
-        _ => None,
-    };
-    if let Some(turns) = turns {
-        steps.extend(turns.into_iter().flatten());
-        return if degrees == 90.0 || degrees == 270.0 { [w, h] } else { [h, w] };
-    }
-    let [x, y] = center.unwrap_or([0.5 * f64::from(w), 0.5 * f64::from(h)]);
-    let matrix = warp::rotation(degrees, [x - 0.5 * f64::from(w), y - 0.5 * f64::from(h)]);
-    let to = if expand { warp::expanded([h, w], &matrix) } else { [h, w] };
-    steps.push(Step::Pixels(PixelOp::Warp(Warp { matrix, to, interpolation, fill })));
-    to
 }
 
 /// The operator's name as a Python user writes it.

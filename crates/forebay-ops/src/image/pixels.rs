@@ -25,6 +25,7 @@ pub(super) enum PixelOp {
     Solarize(f64),
     AutoContrast,
     Equalize,
+    Invert,
     /// To `L` or `RGB`.
     Grayscale(ImageMode),
     Blur {
@@ -113,6 +114,7 @@ impl PixelOp {
             Self::Brightness(factor) => color::map(pixels, &color::brightness(factor)),
             Self::Posterize(bits) => color::map(pixels, &color::posterize(bits)),
             Self::Solarize(threshold) => color::map(pixels, &color::solarize(threshold)),
+            Self::Invert => color::map(pixels, &color::invert()),
             Self::Contrast(factor) => color::contrast(pixels, channels, factor),
             Self::Saturation(factor) => color::saturation(pixels, channels, factor),
             Self::Hue(shift) => color::hue(pixels, channels, shift),

@@ -26,22 +26,34 @@ pub(super) struct Warp {
 
 /// The way back of a rotation by `degrees`, counter-clockwise around `center`, which is seen from the
 /// picture's middle.
-pub(super) fn rotation(degrees: f64, [cx, cy]: [f64; 2]) -> [[f32; 3]; 2] {
-    let angle = -degrees.to_radians();
-    let (sin, cos) = (libm::sin(angle), libm::cos(angle));
-    centered([[cos, sin], [-sin, cos]], [cx, cy])
+pub(super) fn rotation(degrees: f64, center: [f64; 2]) -> [[f32; 3]; 2] {
+    affine(-degrees, [0.0; 2], 1.0, [0.0; 2], center)
+}
+
+/// The way back of a shear along x and y, a scaling, a rotation by `degrees` clockwise around `center`,
+/// and a shift, in this order.
+pub(super) fn affine(
+    degrees: f64,
+    [tx, ty]: [f64; 2],
+    scale: f64,
+    shear: [f64; 2],
+    [cx, cy]: [f64; 2],
+) -> [[f32; 3]; 2] {
+    let angle = degrees.to_radians();
+    let [sx, sy] = shear.map(f64::to_radians);
+    // The way there is rotation times shear along y times shear along x; its determinant is 1.
+    let tan = libm::tan(sx);
+    let (a, c) = (libm::cos(angle - sy) / libm::cos(sy), libm::sin(angle - sy) / libm::cos(sy));
+    let (b, d) = (-(a * tan + libm::sin(angle)), libm::cos(angle) - c * tan);
+    let [a, b, c, d] = [d / scale, -b / scale, -c / scale, a / scale];
+    let shift = [cx - a * (cx + tx) - b * (cy + ty), cy - c * (cx + tx) - d * (cy + ty)];
+    [[a, b, shift[0]], [c, d, shift[1]]].map(|row| row.map(|v| v as f32))
 }
 
 /// The way back of a shear by these factors, with the upper left corner in its place.
 pub(super) fn shear([h, w]: Size, along_x: f64, along_y: f64) -> [[f32; 3]; 2] {
-    let corner = [-0.5 * f64::from(w), -0.5 * f64::from(h)];
-    centered([[1.0, along_x], [along_y, 1.0]], corner)
-}
-
-/// With the shift that keeps `center` where it is.
-fn centered([[a, b], [c, d]]: [[f64; 2]; 2], [cx, cy]: [f64; 2]) -> [[f32; 3]; 2] {
-    let shift = [cx - a * cx - b * cy, cy - c * cx - d * cy];
-    [[a, b, shift[0]], [c, d, shift[1]]].map(|row| row.map(|v| v as f32))
+    let shift = [along_x * 0.5 * f64::from(h), along_y * 0.5 * f64::from(w)];
+    [[1.0, along_x, shift[0]], [along_y, 1.0, shift[1]]].map(|row| row.map(|v| v as f32))
 }
 
 /// The size that holds the whole turned picture, as torchvision reckons it: in singles, with

@@ -28,6 +28,14 @@ pub(crate) const OPS: &[&str] = &[
     "gaussian_blur",
     "trivial_augment_wide",
     "rand_augment",
+    "random_grayscale",
+    "random_invert",
+    "random_posterize",
+    "random_solarize",
+    "random_adjust_sharpness",
+    "random_autocontrast",
+    "random_equalize",
+    "random_affine",
     "to_dtype",
 ];
 
@@ -91,6 +99,10 @@ fn op_example(word: &str) -> &'static str {
         "random_horizontal_flip" => "random_horizontal_flip: 0.5",
         "pad" => "pad: 4",
         "random_rotation" => "random_rotation: 30",
+        "random_affine" => "random_affine: { degrees: 10, translate: [0.1, 0.1] }",
+        "random_posterize" => "random_posterize: 4",
+        "random_solarize" => "random_solarize: 128",
+        "random_adjust_sharpness" => "random_adjust_sharpness: 2",
         "gaussian_blur" => "gaussian_blur: 5",
         "to_dtype" => "to_dtype: { dtype: float32, scale: true }",
         _ => "normalize: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }",
@@ -106,6 +118,18 @@ fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
         "random_vertical_flip" => {
             return Ok(ImageOp::RandomVerticalFlip { p: read_flip(value.as_ref())? });
         }
+        "random_grayscale" => {
+            return Ok(ImageOp::RandomGrayscale { p: augment::read_p(value.as_ref(), 0.1)? });
+        }
+        "random_invert" => {
+            return Ok(ImageOp::RandomInvert { p: read_flip(value.as_ref())? });
+        }
+        "random_autocontrast" => {
+            return Ok(ImageOp::RandomAutocontrast { p: read_flip(value.as_ref())? });
+        }
+        "random_equalize" => {
+            return Ok(ImageOp::RandomEqualize { p: read_flip(value.as_ref())? });
+        }
         "grayscale" => return augment::read_grayscale(value.as_ref()),
         "color_jitter" => return augment::read_color_jitter(value.as_ref()),
         "random_erasing" => return augment::read_random_erasing(value.as_ref()),
@@ -118,7 +142,10 @@ fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
         let needs = match word {
             "normalize" => "mean and std",
             "pad" => "padding",
-            "random_rotation" => "degrees",
+            "random_rotation" | "random_affine" => "degrees",
+            "random_posterize" => "bits",
+            "random_solarize" => "a threshold",
+            "random_adjust_sharpness" => "a sharpness_factor",
             "gaussian_blur" => "a kernel_size",
             "to_dtype" => "a dtype",
             _ => "a size",
@@ -133,6 +160,10 @@ fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
         "pad" => augment::read_pad(&c),
         "random_rotation" => augment::read_random_rotation(&c),
         "gaussian_blur" => augment::read_gaussian_blur(&c),
+        "random_posterize" => augment::read_random_posterize(&c),
+        "random_solarize" => augment::read_random_solarize(&c),
+        "random_adjust_sharpness" => augment::read_random_adjust_sharpness(&c),
+        "random_affine" => augment::read_random_affine(&c),
         "to_dtype" => augment::read_to_dtype(&c),
         _ => read_normalize(&c),
     }
@@ -249,8 +280,7 @@ fn read_random_resized_crop(c: &Cursor<'_>) -> Result<ImageOp> {
 }
 
 fn read_flip(value: Option<&Cursor<'_>>) -> Result<f64> {
-    let given = augment::Parameters::new(value, &["p"], "0.5")?;
-    given.or("p", 0.5, |c| c.number("a probability from 0 to 1", "0.5"))
+    augment::read_p(value, 0.5)
 }
 
 fn read_normalize(c: &Cursor<'_>) -> Result<ImageOp> {

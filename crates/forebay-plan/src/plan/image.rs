@@ -150,6 +150,64 @@ pub enum ImageOp {
         /// without blending at the border.
         fill: Option<Vec<u8>>,
     },
+    /// Luminance in all channels, with probability `p`.
+    RandomGrayscale {
+        /// Default: 0.1.
+        p: f64,
+    },
+    /// The negative, with probability `p`.
+    RandomInvert {
+        /// Default: 0.5.
+        p: f64,
+    },
+    /// The upper bits alone, with probability `p`.
+    RandomPosterize {
+        /// Bits that are kept, 0 to 8.
+        bits: u8,
+        /// Default: 0.5.
+        p: f64,
+    },
+    /// Values from a threshold on inverted, with probability `p`.
+    RandomSolarize {
+        /// The least value that is inverted, 255 at most.
+        threshold: f64,
+        /// Default: 0.5.
+        p: f64,
+    },
+    /// Sharpened or blurred by a factor, with probability `p`.
+    RandomAdjustSharpness {
+        /// 0 blurs, 1 leaves the picture as it is, more sharpens.
+        sharpness_factor: f64,
+        /// Default: 0.5.
+        p: f64,
+    },
+    /// Every channel spread over 0–255, with probability `p`.
+    RandomAutocontrast {
+        /// Default: 0.5.
+        p: f64,
+    },
+    /// All values made about equally frequent, with probability `p`.
+    RandomEqualize {
+        /// Default: 0.5.
+        p: f64,
+    },
+    /// Turned, shifted, scaled and sheared at random.
+    RandomAffine {
+        /// Lower and upper angle in degrees, clockwise.
+        degrees: [f64; 2],
+        /// Greatest shift, as shares of width and height. Default: none.
+        translate: Option<[f64; 2]>,
+        /// Lower and upper factor. Default: none.
+        scale: Option<[f64; 2]>,
+        /// Lower and upper shear along x, and along y, in degrees. Default: none.
+        shear: Option<[f64; 4]>,
+        /// Nearest or bilinear. Default: nearest.
+        interpolation: Interpolation,
+        /// What lies outside: one value or one for each channel, 0–255. Default: 0.
+        fill: Vec<u8>,
+        /// What stays in place: x and y in pixels from the upper left corner. Default: the middle.
+        center: Option<[f64; 2]>,
+    },
     /// The element type of the output. Only [`ImageOp::Normalize`] and [`ImageOp::RandomErasing`]
     /// may follow.
     ToDtype {
@@ -291,7 +349,15 @@ impl ImageOp {
             | Self::RandomErasing { .. }
             | Self::GaussianBlur { .. }
             | Self::TrivialAugmentWide { .. }
-            | Self::RandAugment { .. } => true,
+            | Self::RandAugment { .. }
+            | Self::RandomGrayscale { .. }
+            | Self::RandomInvert { .. }
+            | Self::RandomPosterize { .. }
+            | Self::RandomSolarize { .. }
+            | Self::RandomAdjustSharpness { .. }
+            | Self::RandomAutocontrast { .. }
+            | Self::RandomEqualize { .. }
+            | Self::RandomAffine { .. } => true,
         }
     }
 
@@ -322,6 +388,14 @@ impl ImageOp {
             Self::GaussianBlur { .. } => "gaussian_blur",
             Self::TrivialAugmentWide { .. } => "trivial_augment_wide",
             Self::RandAugment { .. } => "rand_augment",
+            Self::RandomGrayscale { .. } => "random_grayscale",
+            Self::RandomInvert { .. } => "random_invert",
+            Self::RandomPosterize { .. } => "random_posterize",
+            Self::RandomSolarize { .. } => "random_solarize",
+            Self::RandomAdjustSharpness { .. } => "random_adjust_sharpness",
+            Self::RandomAutocontrast { .. } => "random_autocontrast",
+            Self::RandomEqualize { .. } => "random_equalize",
+            Self::RandomAffine { .. } => "random_affine",
             Self::ToDtype { .. } => "to_dtype",
         }
     }

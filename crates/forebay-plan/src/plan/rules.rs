@@ -91,6 +91,9 @@ impl ImageOp {
                 | Self::ColorJitter { .. }
                 | Self::TrivialAugmentWide { .. }
                 | Self::RandAugment { .. }
+                | Self::RandomGrayscale { .. }
+                | Self::RandomAdjustSharpness { .. }
+                | Self::RandomAutocontrast { .. }
         );
         !colours || mode != ImageMode::Rgba
     }
@@ -98,7 +101,9 @@ impl ImageOp {
     /// The values for what lies outside, where the operator has such.
     pub fn fill(&self) -> Option<&[u8]> {
         match self {
-            Self::Pad { fill, .. } | Self::RandomRotation { fill, .. } => Some(fill),
+            Self::Pad { fill, .. }
+            | Self::RandomRotation { fill, .. }
+            | Self::RandomAffine { fill, .. } => Some(fill),
             Self::TrivialAugmentWide { fill, .. } | Self::RandAugment { fill, .. } => {
                 fill.as_deref()
             }
@@ -123,7 +128,47 @@ fn order(last: Option<&ImageOp>, this: &ImageOp) -> Option<Wrong> {
 
 fn parameters(op: &ImageOp) -> Option<Wrong> {
     match op {
-        ImageOp::RandomVerticalFlip { p } => probability(*p),
+        ImageOp::RandomVerticalFlip { p }
+        | ImageOp::RandomGrayscale { p }
+        | ImageOp::RandomInvert { p }
+        | ImageOp::RandomAutocontrast { p }
+        | ImageOp::RandomEqualize { p } => probability(*p),
+        ImageOp::RandomPosterize { bits, p } => (*bits > 8)
+            .then(|| expected("bits", "0 to 8", bits, "8 keep the picture as it is"))
+            .or_else(|| probability(*p)),
+        ImageOp::RandomSolarize { threshold, p } => {
+            let fits = threshold.is_finite() && *threshold <= 255.0;
+            (!fits)
+                .then(|| expected("threshold", "at most 255", threshold, "for example 128"))
+                .or_else(|| probability(*p))
+        }
+        ImageOp::RandomAdjustSharpness { sharpness_factor: factor, p } => {
+            let fits = factor.is_finite() && *factor >= 0.0;
+            let hint = "0 blurs, 1 keeps the picture as it is, 2 sharpens";
+            (!fits)
+                .then(|| expected("sharpness_factor", "0 or more", factor, hint))
+                .or_else(|| probability(*p))
+        }
+        ImageOp::RandomAffine {
+            degrees, translate, scale, shear, interpolation, center, ..
+        } => interval("degrees", *degrees, f64::MIN..=f64::MAX, "one number x means [-x, x]")
+            .or_else(|| sampling(*interpolation))
+            .or_else(|| {
+                let far = (*translate)?.into_iter().find(|v| !(0.0..=1.0).contains(v))?;
+                let hint = "shares of width and height, for example [0.1, 0.1]";
+                Some(expected("translate", "numbers from 0 to 1", far, hint))
+            })
+            .or_else(|| {
+                let positive = f64::MIN_POSITIVE..=f64::MAX;
+                interval("scale", (*scale)?, positive, "factors, the smaller first")
+            })
+            .or_else(|| {
+                let [x_low, x_high, y_low, y_high] = (*shear)?;
+                let hint = "degrees; one number x means [-x, x] along x";
+                interval("shear", [x_low, x_high], -89.0..=89.0, hint)
+                    .or_else(|| interval("shear", [y_low, y_high], -89.0..=89.0, hint))
+            })
+            .or_else(|| middle(*center)),
         ImageOp::Pad { .. } | ImageOp::ToDtype { .. } => None,
         ImageOp::Grayscale { num_output_channels: n } => (!matches!(n, 1 | 3)).then(|| {
             expected("num_output_channels", "1 or 3", n, "1 makes gray pictures, 3 equal channels")
@@ -144,15 +189,7 @@ fn parameters(op: &ImageOp) -> Option<Wrong> {
         ImageOp::RandomRotation { degrees, interpolation, center, .. } => {
             interval("degrees", *degrees, f64::MIN..=f64::MAX, "one number x means [-x, x]")
                 .or_else(|| sampling(*interpolation))
-                .or_else(|| {
-                    let wild = (*center)?.into_iter().find(|v| !v.is_finite())?;
-                    Some(expected(
-                        "center",
-                        "[x, y] in pixels",
-                        wild,
-                        "leave it out for the middle",
-                    ))
-                })
+                .or_else(|| middle(*center))
         }
         ImageOp::RandomErasing { p, scale, ratio, .. } => probability(*p)
             .or_else(|| {
@@ -204,11 +241,14 @@ fn values(op: &ImageOp, mode: Option<ImageMode>, bytes: bool) -> Option<Wrong> {
             None => matches!(n, 1 | 3 | 4),
         };
         (!fits).then(|| {
-            let channels = mode
-                .map_or("3 or 4".to_owned(), |m| format!("{} (mode {})", m.channels(), m.name()));
+            let channels = match mode {
+                Some(ImageMode::L) => "mode L has 1 channel".to_owned(),
+                Some(mode) => format!("mode {} has {} channels", mode.name(), mode.channels()),
+                None => "pictures have 1, 3 or 4 channels".to_owned(),
+            };
             (
                 Some(key),
-                format!("{key} has {n} values, and pictures have {channels} channels"),
+                format!("{key} has {n} values, and {channels}"),
                 "give one value for all, or one for each channel".to_owned(),
             )
         })
@@ -225,6 +265,11 @@ fn values(op: &ImageOp, mode: Option<ImageMode>, bytes: bool) -> Option<Wrong> {
         let wild = values.iter().find(|v| !range.contains(v))?;
         Some(expected("value", what, wild, "behind normalize it is in the units of the output"))
     })
+}
+
+fn middle(center: Option<[f64; 2]>) -> Option<Wrong> {
+    let wild = center?.into_iter().find(|v| !v.is_finite())?;
+    Some(expected("center", "[x, y] in pixels", wild, "leave it out for the middle"))
 }
 
 fn probability(p: f64) -> Option<Wrong> {
@@ -347,7 +392,7 @@ mod tests {
         refused(vec![rotation(Interpolation::Bicubic)], 0, Some("interpolation"), "bicubic");
         let gray = ImageOp::Grayscale { num_output_channels: 1 };
         let both = vec![gray, rotation(Interpolation::Nearest)];
-        refused(both, 1, Some("fill"), "fill has 3 values, and pictures have 1 (mode L) channels");
+        refused(both, 1, Some("fill"), "fill has 3 values, and mode L has 1 channel");
         refused(
             vec![ImageOp::Grayscale { num_output_channels: 2 }],
             0,

@@ -129,6 +129,36 @@ fn pixel_op() -> impl Strategy<Value = ImageOp> {
             kernel_size: [2 * w + 1, 2 * h + 1],
             sigma
         }),
+        (0u8..=8, p(), 0u8..7).prop_map(|(bits, p, which)| match which {
+            0 => ImageOp::RandomGrayscale { p },
+            1 => ImageOp::RandomInvert { p },
+            2 => ImageOp::RandomPosterize { bits, p },
+            3 => ImageOp::RandomSolarize { threshold: f64::from(bits) * 9.5, p },
+            4 => ImageOp::RandomAdjustSharpness { sharpness_factor: f64::from(bits) / 3.0, p },
+            5 => ImageOp::RandomAutocontrast { p },
+            _ => ImageOp::RandomEqualize { p },
+        }),
+        (
+            range(-360.0, 360.0),
+            option::of(range(0.0, 1.0)),
+            option::of(interval()),
+            option::of((range(-80.0, 80.0), range(-80.0, 80.0))),
+            warp(),
+            fill(),
+            option::of(range(-9.0, 9.0))
+        )
+            .prop_map(|(degrees, translate, scale, shear, interpolation, fill, center)| {
+                let shear = shear.map(|([a, b], [c, d])| [a, b, c, d]);
+                ImageOp::RandomAffine {
+                    degrees,
+                    translate,
+                    scale,
+                    shear,
+                    interpolation,
+                    fill,
+                    center,
+                }
+            }),
         (2u32..99, warp(), option::of(fill())).prop_map(
             |(num_magnitude_bins, interpolation, fill)| {
                 ImageOp::TrivialAugmentWide { num_magnitude_bins, interpolation, fill }

@@ -82,6 +82,55 @@ fn spread(c: &Cursor<'_>, around: impl Fn(f64) -> [f64; 2], example: &str) -> Re
     }
 }
 
+fn p(given: &Parameters<'_>, default: f64) -> Result<f64> {
+    given.or("p", default, |c| c.number("a probability from 0 to 1", "0.5"))
+}
+
+/// The probability that is an operator's only parameter.
+pub(super) fn read_p(value: Option<&Cursor<'_>>, default: f64) -> Result<f64> {
+    p(&Parameters::new(value, &["p"], "0.5")?, default)
+}
+
+pub(super) fn read_random_posterize(c: &Cursor<'_>) -> Result<ImageOp> {
+    let given = Parameters::new(Some(c), &["bits", "p"], "4")?;
+    let bits = given.need(c, "bits", "4")?.small(0..=8, "4")?;
+    // The range makes it fit.
+    Ok(ImageOp::RandomPosterize { bits: bits as u8, p: p(&given, 0.5)? })
+}
+
+pub(super) fn read_random_solarize(c: &Cursor<'_>) -> Result<ImageOp> {
+    let given = Parameters::new(Some(c), &["threshold", "p"], "128")?;
+    let threshold = given.need(c, "threshold", "128")?.number("a number, 255 at most", "128")?;
+    Ok(ImageOp::RandomSolarize { threshold, p: p(&given, 0.5)? })
+}
+
+pub(super) fn read_random_adjust_sharpness(c: &Cursor<'_>) -> Result<ImageOp> {
+    let given = Parameters::new(Some(c), &["sharpness_factor", "p"], "2")?;
+    let factor = given.need(c, "sharpness_factor", "2")?.number("a number, 0 or more", "2")?;
+    Ok(ImageOp::RandomAdjustSharpness { sharpness_factor: factor, p: p(&given, 0.5)? })
+}
+
+pub(super) fn read_random_affine(c: &Cursor<'_>) -> Result<ImageOp> {
+    let known = &["degrees", "translate", "scale", "shear", "interpolation", "fill", "center"];
+    let given = Parameters::new(Some(c), known, "10")?;
+    let degrees = given.need(c, "degrees", "10")?;
+    Ok(ImageOp::RandomAffine {
+        degrees: spread(&degrees, |x| [-x, x], "10")?,
+        translate: given.some("translate", |c| pair(c, "[0.1, 0.1]"))?,
+        scale: given.some("scale", |c| pair(c, "[0.9, 1.1]"))?,
+        shear: given.some("shear", |c| match c.items().as_deref() {
+            Some([a, b, c, d]) => {
+                let n = |c: &Cursor<'_>| c.number("a number of degrees", "10");
+                Ok([n(a)?, n(b)?, n(c)?, n(d)?])
+            }
+            _ => spread(c, |x| [-x, x], "10").map(|[low, high]| [low, high, 0.0, 0.0]),
+        })?,
+        interpolation: given.or("interpolation", Interpolation::Nearest, |c| c.word())?,
+        fill: given.or("fill", vec![0], fill)?,
+        center: given.some("center", |c| pair(c, "[112, 112]"))?,
+    })
+}
+
 pub(super) fn read_pad(c: &Cursor<'_>) -> Result<ImageOp> {
     let given = Parameters::new(Some(c), &["padding", "fill", "padding_mode"], "4")?;
     Ok(ImageOp::Pad {
@@ -133,7 +182,7 @@ pub(super) fn read_random_rotation(c: &Cursor<'_>) -> Result<ImageOp> {
 pub(super) fn read_random_erasing(value: Option<&Cursor<'_>>) -> Result<ImageOp> {
     let given = Parameters::new(value, &["p", "scale", "ratio", "value"], "0.5")?;
     Ok(ImageOp::RandomErasing {
-        p: given.or("p", 0.5, |c| c.number("a probability from 0 to 1", "0.5"))?,
+        p: p(&given, 0.5)?,
         scale: given.or("scale", ImageOp::ERASED, |c| pair(c, "[0.02, 0.33]"))?,
         ratio: given.or("ratio", ImageOp::ERASED_RATIO, |c| pair(c, "[0.3, 3.3]"))?,
         value: given.or("value", Erase::Value(vec![0.0]), |c| match &c.node.value {
