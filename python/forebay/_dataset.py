@@ -369,7 +369,7 @@ class Dataset:
         ops: Sequence[ImageOp] = (),
         *,
         mode: str | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         layout: str = "CHW",
         quality: str = "fast",
         on_error: str = "raise",
@@ -386,8 +386,9 @@ class Dataset:
         mode : {"RGB", "L", "RGBA"}, optional
             Convert to this mode, as Pillow's ``convert``. Default: the file's own; images of
             different modes in one column are then an error.
-        dtype : {"uint8", "float16", "bfloat16", "float32"}, default "float32"
-            Pixels are 0 to 255 as uint8, and 0 to 1 as floats (before `Normalize`).
+        dtype : {"uint8", "float16", "bfloat16", "float32"}, optional
+            Pixels are 0 to 255 as uint8, and 0 to 1 as floats (before `Normalize`). Default: that
+            of `ToDtype` among the operators, else float32.
         layout : {"CHW", "HWC"}, default "CHW"
             Order of the axes of one image.
         quality : {"fast", "exact"}, default "fast"

@@ -10,18 +10,22 @@ from forebay import _arguments
 Size = int | Sequence[int]
 
 
-def _pixels(operator: str, argument: str, value: Any) -> int | list[int]:
+def pixels(operator: str, argument: str, value: Any) -> int | list[int]:
     many = _arguments.items(value)
     if many is None:
         return _arguments.whole(operator, argument, value)
     return [_arguments.whole(operator, argument, n) for n in many]
 
 
-def _numbers(operator: str, argument: str, value: Any) -> float | list[float]:
+def numbers(operator: str, argument: str, value: Any) -> float | list[float]:
     many = _arguments.items(value)
     if many is None:
         return _arguments.number(operator, argument, value)
     return [_arguments.number(operator, argument, n) for n in many]
+
+
+def numbers_or_none(operator: str, argument: str, value: Any) -> float | list[float] | None:
+    return None if value is None else numbers(operator, argument, value)
 
 
 class ImageOp:
@@ -64,7 +68,7 @@ class Resize(ImageOp):
     ) -> None:
         super().__init__(
             "resize",
-            size=_pixels("Resize", "size", size),
+            size=pixels("Resize", "size", size),
             interpolation=interpolation,
             max_size=None if max_size is None else _arguments.whole("Resize", "max_size", max_size),
             antialias=antialias,
@@ -81,7 +85,7 @@ class CenterCrop(ImageOp):
     """
 
     def __init__(self, size: Size) -> None:
-        super().__init__("center_crop", size=_pixels("CenterCrop", "size", size))
+        super().__init__("center_crop", size=pixels("CenterCrop", "size", size))
 
 
 class RandomCrop(ImageOp):
@@ -111,8 +115,8 @@ class RandomCrop(ImageOp):
     ) -> None:
         super().__init__(
             "random_crop",
-            size=_pixels("RandomCrop", "size", size),
-            padding=None if padding is None else _pixels("RandomCrop", "padding", padding),
+            size=pixels("RandomCrop", "size", size),
+            padding=None if padding is None else pixels("RandomCrop", "padding", padding),
             pad_if_needed=pad_if_needed,
             fill=_arguments.whole("RandomCrop", "fill", fill),
             padding_mode=padding_mode,
@@ -146,9 +150,9 @@ class RandomResizedCrop(ImageOp):
     ) -> None:
         super().__init__(
             "random_resized_crop",
-            size=_pixels("RandomResizedCrop", "size", size),
-            scale=_numbers("RandomResizedCrop", "scale", scale),
-            ratio=_numbers("RandomResizedCrop", "ratio", ratio),
+            size=pixels("RandomResizedCrop", "size", size),
+            scale=numbers("RandomResizedCrop", "scale", scale),
+            ratio=numbers("RandomResizedCrop", "ratio", ratio),
             interpolation=interpolation,
             antialias=antialias,
         )
@@ -169,10 +173,160 @@ class RandomHorizontalFlip(ImageOp):
         )
 
 
+class RandomVerticalFlip(ImageOp):
+    """Turn the picture upside down with a probability, as in a mirror below it.
+
+    Parameters
+    ----------
+    p : float, default 0.5
+        The probability.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__("random_vertical_flip", p=_arguments.number("RandomVerticalFlip", "p", p))
+
+
+class Pad(ImageOp):
+    """Add pixels around the picture.
+
+    Parameters
+    ----------
+    padding : int or sequence of 2 or 4 ints
+        Pixels added: on all sides; left/right and top/bottom; or left, top, right, bottom.
+    fill : int or sequence of int, default 0
+        Value of the padding, 0 to 255; one for all channels or one for each.
+    padding_mode : {"constant", "edge", "reflect", "symmetric"}, default "constant"
+        What the padding shows: `fill`, the border pixel, or the picture mirrored without or with
+        its border pixel.
+    """
+
+    def __init__(
+        self,
+        padding: int | Sequence[int],
+        fill: int | Sequence[int] = 0,
+        padding_mode: str = "constant",
+    ) -> None:
+        super().__init__(
+            "pad",
+            padding=pixels("Pad", "padding", padding),
+            fill=pixels("Pad", "fill", fill),
+            padding_mode=padding_mode,
+        )
+
+
+class RandomRotation(ImageOp):
+    """Turn the picture by a random angle.
+
+    Parameters
+    ----------
+    degrees : float or (float, float)
+        A number ``x`` stands for ``-x`` to ``x``; two are the least and the greatest angle.
+        Counter-clockwise.
+    interpolation : {"nearest", "bilinear"}, default "nearest"
+        How pixels between pixels are found.
+    expand : bool, default False
+        Make the picture large enough for the whole turned one; each then has its own size.
+    center : (float, float), optional
+        What stays in its place: x and y in pixels from the upper left corner. Default: the middle.
+    fill : int or sequence of int, default 0
+        What lies outside, 0 to 255; one for all channels or one for each.
+    """
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        interpolation: str = "nearest",
+        expand: bool = False,
+        center: Sequence[float] | None = None,
+        fill: int | Sequence[int] = 0,
+    ) -> None:
+        super().__init__(
+            "random_rotation",
+            degrees=numbers("RandomRotation", "degrees", degrees),
+            interpolation=interpolation,
+            expand=_arguments.flag("RandomRotation", "expand", expand),
+            center=numbers_or_none("RandomRotation", "center", center),
+            fill=pixels("RandomRotation", "fill", fill),
+        )
+
+
+class RandomAffine(ImageOp):
+    """Turn, shift, scale and shear the picture at random, in its own size.
+
+    Parameters
+    ----------
+    degrees : float or (float, float)
+        A number ``x`` stands for ``-x`` to ``x``; two are the least and the greatest angle.
+        Clockwise, unlike `RandomRotation`, as in torchvision.
+    translate : (float, float), optional
+        The greatest shift along width and height, as shares of them. Whole pixels are drawn.
+    scale : (float, float), optional
+        The least and the greatest factor.
+    shear : float or sequence of 2 or 4 floats, optional
+        Degrees, within -89 to 89: a number ``x`` stands for ``-x`` to ``x`` along x; two are the
+        range along x, four the ranges along x and y.
+    interpolation : {"nearest", "bilinear"}, default "nearest"
+        How pixels between pixels are found.
+    fill : int or sequence of int, default 0
+        What lies outside, 0 to 255; one for all channels or one for each.
+    center : (float, float), optional
+        What stays in its place: x and y in pixels from the upper left corner. Default: the middle.
+    """
+
+    def __init__(
+        self,
+        degrees: float | Sequence[float],
+        translate: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        shear: float | Sequence[float] | None = None,
+        interpolation: str = "nearest",
+        fill: int | Sequence[int] = 0,
+        center: Sequence[float] | None = None,
+    ) -> None:
+        name = "RandomAffine"
+        super().__init__(
+            "random_affine",
+            degrees=numbers(name, "degrees", degrees),
+            translate=numbers_or_none(name, "translate", translate),
+            scale=numbers_or_none(name, "scale", scale),
+            shear=numbers_or_none(name, "shear", shear),
+            interpolation=interpolation,
+            fill=pixels(name, "fill", fill),
+            center=numbers_or_none(name, "center", center),
+        )
+
+
+class ToDtype(ImageOp):
+    """Set the element type of the tensor. Only `Normalize` and `RandomErasing` may follow.
+
+    Without this operator the tensor has the `dtype` of `Dataset.map_image`, with floats of 0 to 1.
+
+    Parameters
+    ----------
+    dtype : {"uint8", "float16", "bfloat16", "float32"} or torch.dtype
+        The type. If `Dataset.map_image` is given one as well, it is the same.
+    scale : bool, default False
+        Whether floats are 0 to 1. The default is torchvision's and leaves them 0 to 255: most
+        models want True.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> ops = [fb.Resize([32, 32]), fb.ToDtype("float32", scale=True), fb.Normalize(0.5, 0.25)]
+    >>> ds = fb.read_parquet("examples/data/photos").map_image("image", ops, mode="RGB")
+    """
+
+    def __init__(self, dtype: Any, scale: bool = False) -> None:
+        # A dtype of torch shows itself as "torch.float32"; torch need not be there for that.
+        word = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+        super().__init__("to_dtype", dtype=word, scale=_arguments.flag("ToDtype", "scale", scale))
+
+
 class Normalize(ImageOp):
     """Subtract the mean and divide by the standard deviation, per channel.
 
-    Works on values of 0 to 1; must be the last operator, with a float dtype.
+    Needs a float dtype. Values are 0 to 1 before, unless `ToDtype` leaves them 0 to 255. Only
+    `RandomErasing` may follow.
 
     Parameters
     ----------
@@ -183,6 +337,48 @@ class Normalize(ImageOp):
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__(
             "normalize",
-            mean=_numbers("Normalize", "mean", mean),
-            std=_numbers("Normalize", "std", std),
+            mean=numbers("Normalize", "mean", mean),
+            std=numbers("Normalize", "std", std),
+        )
+
+
+class RandomErasing(ImageOp):
+    """Overwrite a random rectangle with a probability.
+
+    Behind `ToDtype` or `Normalize` it overwrites values of the tensor; before them, 8-bit pixels.
+
+    Parameters
+    ----------
+    p : float, default 0.5
+        The probability.
+    scale : (float, float), default (0.02, 0.33)
+        Share of the picture's area, lower and upper, within 0 to 1.
+    ratio : (float, float), default (0.3, 3.3)
+        Height over width of the rectangle, lower and upper.
+    value : float, sequence of float or "random", default 0
+        What is written: one number for all channels, one for each, or normal noise of mean 0 and
+        deviation 1 for each element. Over 8-bit pixels numbers are 0 to 255, their fraction cut
+        off, and noise is of little use.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> fb.RandomErasing(p=0.25, value="random")
+    RandomErasing(p=0.25, scale=[0.02, 0.33], ratio=[0.3, 3.3], value='random')
+    """
+
+    def __init__(
+        self,
+        p: float = 0.5,
+        scale: Sequence[float] = (0.02, 0.33),
+        ratio: Sequence[float] = (0.3, 3.3),
+        value: float | Sequence[float] | str = 0.0,
+    ) -> None:
+        name = "RandomErasing"
+        super().__init__(
+            "random_erasing",
+            p=_arguments.number(name, "p", p),
+            scale=numbers(name, "scale", scale),
+            ratio=numbers(name, "ratio", ratio),
+            value=value if isinstance(value, str) else numbers(name, "value", value),
         )

@@ -617,9 +617,10 @@ def test_rows_that_are_all_bad_make_an_empty_output(tmp_path: Path) -> None:
 
 @pytest.fixture
 def remote(s3_environment: Any, folder: str) -> Iterator[str]:
+    s3_environment.create_bucket("bad")
     for path in Path(folder).iterdir():
-        s3_environment.put(f"data/bad/{path.name}", path.read_bytes())
-    return "s3://data/bad/"
+        s3_environment.put(f"bad/in/{path.name}", path.read_bytes())
+    return "s3://bad/in/"
 
 
 def test_substitutes_come_from_a_store_too(folder: str, remote: str) -> None:

@@ -21,21 +21,28 @@
 //!
 //! # Neighbours
 //!
-//! `geometry` computes sizes, places and draws; `format` tells formats apart, `jpeg` and `png` decode,
-//! `turbo` holds the foreign calls; `chain` takes a picture through the passes, and `mode`,
-//! `resample` and `output` do the work on pixels.
+//! `geometry` computes sizes, places and draws, `augment` those of the automatic augmentations;
+//! `format` tells formats apart, `jpeg` and `png` decode, `turbo` holds the foreign calls; `chain` takes
+//! a picture through the passes, and `mode`, `resample`, `pixels` (with `color`, `blur`, `warp` and
+//! `erase`) and `output` do the work on pixels.
 
+mod augment;
+mod blur;
 mod chain;
+mod color;
+mod erase;
 mod exif;
 mod format;
 mod geometry;
 mod jpeg;
 mod mode;
 mod output;
+mod pixels;
 mod png;
 mod quads;
 mod resample;
 mod turbo;
+mod warp;
 mod weights;
 
 #[cfg(test)]
@@ -105,6 +112,8 @@ pub struct Scratch {
     quads: quads::Quads,
     columns: Vec<u32>,
     rows: Vec<u32>,
+    /// Rows of a blur, places of a warp.
+    floats: Vec<f32>,
     steps: Vec<Step>,
     stages: Vec<Stage>,
 }
@@ -119,6 +128,7 @@ impl Scratch {
     pub fn bytes(&self) -> usize {
         let buffers = self.buffers.iter().chain([&self.between]);
         buffers.map(Vec::capacity).sum::<usize>()
+            + self.floats.capacity() * size_of::<f32>()
             + self.resizer.size_of_internal_buffers()
             + self.quads.bytes()
     }
@@ -128,6 +138,9 @@ impl Scratch {
             if buffer.capacity() > KEPT_BYTES {
                 *buffer = Vec::new();
             }
+        }
+        if self.floats.capacity() * size_of::<f32>() > KEPT_BYTES {
+            self.floats = Vec::new();
         }
         if self.resizer.size_of_internal_buffers() > KEPT_BYTES {
             self.resizer.reset_internal_buffers();
@@ -168,6 +181,9 @@ pub struct ImagePipeline {
     column: String,
     geometry: Geometry,
     output: Output,
+    /// What pictures are converted to before the first operator.
+    converted: Option<ImageMode>,
+    /// What the output is.
     mode: Option<ImageMode>,
     quality: Quality,
     limits: Limits,
@@ -180,15 +196,17 @@ impl ImagePipeline {
     /// # Errors
     /// `InvalidInput`, with the place, where a parameter makes no sense.
     pub fn new(spec: &MapImage, operator_base: u32) -> Result<Self> {
+        let geometry = Geometry::new(spec, operator_base)?;
         let output = Output::new(&spec.ops, spec.dtype, spec.layout)?;
-        if let Some(mode) = spec.mode {
+        if let Some(mode) = spec.output_mode() {
             output.check_channels(mode.channels(), mode.name())?;
         }
         Ok(Self {
             column: spec.column.clone(),
-            geometry: Geometry::new(&spec.ops, operator_base)?,
+            geometry,
             output,
-            mode: spec.mode,
+            converted: spec.mode,
+            mode: spec.output_mode(),
             quality: spec.quality,
             limits: Limits::default(),
         })
@@ -221,7 +239,8 @@ impl ImagePipeline {
         self.output.layout
     }
 
-    /// The declared mode; none keeps each file's own.
+    /// The mode of the output, where it is declared or an operator makes it; with none, each file
+    /// keeps its own.
     pub fn mode(&self) -> Option<ImageMode> {
         self.mode
     }
@@ -261,8 +280,9 @@ impl ImagePipeline {
     }
 
     fn plan(&self, header: &Header, row: RowKey, steps: &mut Vec<Step>) -> Result<Probe> {
-        let [h, w] = self.geometry.plan(header.size(), row, self.limits.pixels, steps)?;
-        let mode = self.mode.unwrap_or(header.mode);
+        let own = self.converted.unwrap_or(header.mode);
+        let ([h, w], mode) =
+            self.geometry.plan(header.size(), own, row, self.limits.pixels, steps)?;
         let channels = mode.channels();
         self.output.check_channels(channels, mode.name())?;
         Ok(Probe { mode, height: h as usize, width: w as usize, channels })
@@ -287,11 +307,19 @@ impl ImagePipeline {
             )));
         }
         let mut stages = std::mem::take(&mut scratch.stages);
-        geometry::fuse(header.size(), &scratch.steps, &mut stages);
+        let exact = self.quality == Quality::Exact;
+        geometry::fuse(header.size(), &scratch.steps, exact, &mut stages);
         let Self { output, quality, limits, .. } = self;
-        let chain = Chain { output, mode: written.mode, quality: *quality, limits };
+        let mode = self.converted.unwrap_or(header.mode);
+        let chain = Chain { output, mode, quality: *quality, limits };
         let done = chain.run(scratch, bytes, &header, &stages, out);
         scratch.stages = stages;
-        done.map(|()| written)
+        done?;
+        for step in &scratch.steps {
+            if let Step::Erase(erased) = step {
+                output.erase(erased, &written, out);
+            }
+        }
+        Ok(written)
     }
 }

@@ -3,7 +3,7 @@
 use crate::hash::PlanHash;
 use crate::node::{Node, Value};
 use crate::plan::{
-    ImageOp, MapImage, PLAN_VERSION, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
+    Erase, ImageOp, MapImage, PLAN_VERSION, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
     StorageOptions,
 };
 use crate::words::Word;
@@ -156,6 +156,14 @@ fn pixels(size: &[u32]) -> Node {
     }
 }
 
+/// One number stays one number.
+fn fill_node(fill: &[u8]) -> Node {
+    match fill {
+        [one] => number(*one),
+        many => Node::seq(many.iter().map(|v| number(*v))),
+    }
+}
+
 fn op_node(op: &ImageOp) -> Node {
     let mut out = Entries::new();
     match op {
@@ -180,7 +188,84 @@ fn op_node(op: &ImageOp) -> Node {
             put(&mut out, "interpolation", text(interpolation.word()));
             put(&mut out, "antialias", (*antialias).into());
         }
-        ImageOp::RandomHorizontalFlip { p } => put(&mut out, "p", (*p).into()),
+        ImageOp::RandomHorizontalFlip { p }
+        | ImageOp::RandomVerticalFlip { p }
+        | ImageOp::RandomGrayscale { p }
+        | ImageOp::RandomInvert { p }
+        | ImageOp::RandomAutocontrast { p }
+        | ImageOp::RandomEqualize { p } => put(&mut out, "p", (*p).into()),
+        ImageOp::RandomPosterize { bits, p } => {
+            put(&mut out, "bits", number(*bits));
+            put(&mut out, "p", (*p).into());
+        }
+        ImageOp::RandomSolarize { threshold, p } => {
+            put(&mut out, "threshold", (*threshold).into());
+            put(&mut out, "p", (*p).into());
+        }
+        ImageOp::RandomAdjustSharpness { sharpness_factor, p } => {
+            put(&mut out, "sharpness_factor", (*sharpness_factor).into());
+            put(&mut out, "p", (*p).into());
+        }
+        ImageOp::RandomAffine { degrees, translate, scale, shear, interpolation, fill, center } => {
+            put(&mut out, "degrees", Node::seq(*degrees));
+            put_some(&mut out, "translate", translate.map(Node::seq));
+            put_some(&mut out, "scale", scale.map(Node::seq));
+            put_some(&mut out, "shear", shear.map(Node::seq));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put(&mut out, "fill", fill_node(fill));
+            put_some(&mut out, "center", center.map(Node::seq));
+        }
+        ImageOp::Pad { padding, fill, padding_mode } => {
+            put(&mut out, "padding", pixels(padding));
+            put(&mut out, "fill", fill_node(fill));
+            put(&mut out, "padding_mode", text(padding_mode.word()));
+        }
+        ImageOp::Grayscale { num_output_channels } => {
+            put(&mut out, "num_output_channels", number(*num_output_channels));
+        }
+        ImageOp::ColorJitter { brightness, contrast, saturation, hue } => {
+            put_some(&mut out, "brightness", brightness.map(Node::seq));
+            put_some(&mut out, "contrast", contrast.map(Node::seq));
+            put_some(&mut out, "saturation", saturation.map(Node::seq));
+            put_some(&mut out, "hue", hue.map(Node::seq));
+        }
+        ImageOp::RandomRotation { degrees, interpolation, expand, center, fill } => {
+            put(&mut out, "degrees", Node::seq(*degrees));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put(&mut out, "expand", (*expand).into());
+            put_some(&mut out, "center", center.map(Node::seq));
+            put(&mut out, "fill", fill_node(fill));
+        }
+        ImageOp::RandomErasing { p, scale, ratio, value } => {
+            put(&mut out, "p", (*p).into());
+            put(&mut out, "scale", Node::seq(*scale));
+            put(&mut out, "ratio", Node::seq(*ratio));
+            let value = match value {
+                Erase::Random => text("random"),
+                Erase::Value(values) => Node::seq(values.iter().copied()),
+            };
+            put(&mut out, "value", value);
+        }
+        ImageOp::GaussianBlur { kernel_size, sigma } => {
+            put(&mut out, "kernel_size", pixels(kernel_size));
+            put(&mut out, "sigma", Node::seq(*sigma));
+        }
+        ImageOp::TrivialAugmentWide { num_magnitude_bins, interpolation, fill } => {
+            put(&mut out, "num_magnitude_bins", number(*num_magnitude_bins));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put_some(&mut out, "fill", fill.as_deref().map(fill_node));
+        }
+        ImageOp::RandAugment { num_ops, magnitude, num_magnitude_bins, interpolation, fill } => {
+            put(&mut out, "num_ops", number(*num_ops));
+            put(&mut out, "magnitude", number(*magnitude));
+            put(&mut out, "num_magnitude_bins", number(*num_magnitude_bins));
+            put(&mut out, "interpolation", text(interpolation.word()));
+            put_some(&mut out, "fill", fill.as_deref().map(fill_node));
+        }
+        ImageOp::ToDtype { dtype, scale } => {
+            put(&mut out, "dtype", text(dtype.name()));
+            put(&mut out, "scale", (*scale).into());
+        }
         ImageOp::Normalize { mean, std } => {
             put(&mut out, "mean", Node::seq(mean.iter().copied()));
             put(&mut out, "std", Node::seq(std.iter().copied()));

@@ -1,8 +1,13 @@
 //! The words of a plan. Field names are those of the Python methods and of the job file.
 
+mod image;
+mod rules;
+
 use forebay_core::{DType, Layout};
 
 use crate::bad_rows::BadRows;
+pub use image::{Erase, ImageOp};
+pub use rules::Broken;
 
 /// The format version that this build writes, and the newest that it reads.
 pub const PLAN_VERSION: u32 = 1;
@@ -116,8 +121,8 @@ pub struct MapImage {
     pub ops: Vec<ImageOp>,
     /// Convert to this mode; absent keeps the file's own mode, and mixed modes are then an error.
     pub mode: Option<ImageMode>,
-    /// Element type of the tensor. Default: float32. Integer 0–255 pixels are scaled to 0–1 for
-    /// float types, as torchvision's `ToDtype(scale=True)`.
+    /// Element type of the tensor. Default: that of [`ImageOp::ToDtype`] among the operators, else
+    /// float32. Without that operator, pixels of 0–255 are scaled to 0–1 for float types.
     pub dtype: DType,
     /// Order of the axes. Default: CHW.
     pub layout: Layout,
@@ -131,11 +136,15 @@ pub struct MapImage {
 impl MapImage {
     /// The defaults for a column.
     pub fn new(column: impl Into<String>, ops: Vec<ImageOp>) -> Self {
+        let asked = ops.iter().find_map(|op| match op {
+            ImageOp::ToDtype { dtype, .. } => Some(*dtype),
+            _ => None,
+        });
         Self {
             column: column.into(),
             ops,
             mode: None,
-            dtype: DType::Float32,
+            dtype: asked.unwrap_or(DType::Float32),
             layout: Layout::Chw,
             quality: Quality::Fast,
             on_error: OnError::Raise,
@@ -226,144 +235,6 @@ pub enum PaddingMode {
     Reflect,
     /// Mirrored, with the border pixel.
     Symmetric,
-}
-
-/// One image operator, with torchvision v2's parameters and meanings.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum ImageOp {
-    /// Resize. One number in `size` is the shorter edge; two are height and width.
-    Resize {
-        /// One or two numbers, in pixels.
-        size: Vec<u32>,
-        /// Default: bilinear.
-        interpolation: Interpolation,
-        /// Upper limit of the longer edge, with a one-number size only.
-        max_size: Option<u32>,
-        /// Low-pass before shrinking. Default: true.
-        antialias: bool,
-    },
-    /// The middle of the picture; a smaller picture is padded with zeros.
-    CenterCrop {
-        /// Height and width.
-        size: [u32; 2],
-    },
-    /// A part at a random place.
-    RandomCrop {
-        /// Height and width.
-        size: [u32; 2],
-        /// Left, top, right, bottom. Default: none.
-        padding: Option<[u32; 4]>,
-        /// Pad when the picture is smaller than `size`. Default: false (an error).
-        pad_if_needed: bool,
-        /// Value of the padding, 0–255. Default: 0.
-        fill: u8,
-        /// Default: constant.
-        padding_mode: PaddingMode,
-    },
-    /// A part of random area and aspect ratio, resized to `size`.
-    RandomResizedCrop {
-        /// Height and width.
-        size: [u32; 2],
-        /// Share of the area, lower and upper. Default: 0.08 to 1.
-        scale: [f64; 2],
-        /// Aspect ratio (width over height), lower and upper. Default: 3/4 to 4/3.
-        ratio: [f64; 2],
-        /// Default: bilinear.
-        interpolation: Interpolation,
-        /// Low-pass before shrinking. Default: true.
-        antialias: bool,
-    },
-    /// Mirrored left to right with probability `p`.
-    RandomHorizontalFlip {
-        /// Default: 0.5.
-        p: f64,
-    },
-    /// Subtract the mean and divide by the standard deviation, per channel, on values of 0–1.
-    /// Must be the last operator, with a float dtype.
-    Normalize {
-        /// One value per channel.
-        mean: Vec<f64>,
-        /// One value per channel; none may be 0.
-        std: Vec<f64>,
-    },
-}
-
-impl ImageOp {
-    /// The default `scale` of [`ImageOp::RandomResizedCrop`].
-    pub const SCALE: [f64; 2] = [0.08, 1.0];
-    /// The default `ratio` of [`ImageOp::RandomResizedCrop`].
-    pub const RATIO: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0];
-
-    /// [`ImageOp::Resize`] with the defaults; one number is the shorter edge, two are height and
-    /// width.
-    pub fn resize(size: &[u32]) -> Self {
-        Self::Resize {
-            size: size.to_vec(),
-            interpolation: Interpolation::default(),
-            max_size: None,
-            antialias: true,
-        }
-    }
-
-    /// [`ImageOp::CenterCrop`] to height and width.
-    pub fn center_crop(size: [u32; 2]) -> Self {
-        Self::CenterCrop { size }
-    }
-
-    /// [`ImageOp::RandomCrop`] to height and width with the defaults.
-    pub fn random_crop(size: [u32; 2]) -> Self {
-        Self::RandomCrop {
-            size,
-            padding: None,
-            pad_if_needed: false,
-            fill: 0,
-            padding_mode: PaddingMode::default(),
-        }
-    }
-
-    /// [`ImageOp::RandomResizedCrop`] to height and width with the defaults.
-    pub fn random_resized_crop(size: [u32; 2]) -> Self {
-        Self::RandomResizedCrop {
-            size,
-            scale: Self::SCALE,
-            ratio: Self::RATIO,
-            interpolation: Interpolation::default(),
-            antialias: true,
-        }
-    }
-
-    /// [`ImageOp::RandomHorizontalFlip`] with probability one half.
-    pub fn random_horizontal_flip() -> Self {
-        Self::RandomHorizontalFlip { p: 0.5 }
-    }
-
-    /// [`ImageOp::Normalize`] with one value for each channel.
-    pub fn normalize(mean: &[f64], std: &[f64]) -> Self {
-        Self::Normalize { mean: mean.to_vec(), std: std.to_vec() }
-    }
-
-    /// Whether the operator draws random numbers.
-    pub fn is_random(&self) -> bool {
-        matches!(
-            self,
-            Self::RandomCrop { .. }
-                | Self::RandomResizedCrop { .. }
-                | Self::RandomHorizontalFlip { .. }
-        )
-    }
-
-    /// The word for this operator in job files; Python's class is the same in camel case.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Resize { .. } => "resize",
-            Self::CenterCrop { .. } => "center_crop",
-            Self::RandomCrop { .. } => "random_crop",
-            Self::RandomResizedCrop { .. } => "random_resized_crop",
-            Self::RandomHorizontalFlip { .. } => "random_horizontal_flip",
-            Self::Normalize { .. } => "normalize",
-        }
-    }
 }
 
 /// Where a batch job writes.

@@ -11,7 +11,7 @@ use forebay_core::{Error, Result};
 use crate::decode::{image::DTYPES, stack_dtypes};
 use crate::limits;
 use crate::path::{Origin, Path};
-use crate::plan::{ImageOp, MapImage, OnError, Plan, Sink, Source, Step, StorageOptions};
+use crate::plan::{Broken, ImageOp, MapImage, OnError, Plan, Sink, Source, Step, StorageOptions};
 use crate::words::Word as _;
 
 /// Shows the place of a path.
@@ -296,14 +296,6 @@ fn check_map_image(places: &Places<'_>, path: &Path, map: &MapImage) -> Result<(
         let path = path.key("ops").index(i).key(op.name());
         check_op(places, &path, op)?;
         if let ImageOp::Normalize { mean, std } = op {
-            if i + 1 != map.ops.len() {
-                return Err(wrong(
-                    places,
-                    &path,
-                    format!("normalize stands before {}", map.ops[i + 1].name()),
-                    "make normalize the last operator",
-                ));
-            }
             if !map.dtype.is_float() {
                 return Err(wrong(
                     places,
@@ -318,7 +310,11 @@ fn check_map_image(places: &Places<'_>, path: &Path, map: &MapImage) -> Result<(
             check_channels(places, &path, map, mean.len(), std.len())?;
         }
     }
-    Ok(())
+    let Some(Broken { op, key, message, hint }) = map.broken() else { return Ok(()) };
+    let name = map.ops.get(op).map_or("", ImageOp::name);
+    let path = path.key("ops").index(op).key(name);
+    let path = key.map_or(path.clone(), |key| path.key(key));
+    Err(wrong(places, &path, message, hint))
 }
 
 fn check_channels(
@@ -336,7 +332,7 @@ fn check_channels(
             "give both one value for each channel",
         ));
     }
-    let Some(mode) = map.mode else { return Ok(()) };
+    let Some(mode) = map.output_mode() else { return Ok(()) };
     if mean != 1 && mean != mode.channels() {
         let (n, name) = (mode.channels(), mode.name());
         return Err(wrong(
@@ -392,20 +388,19 @@ fn check_op(places: &Places<'_>, path: &Path, op: &ImageOp) -> Result<()> {
         ImageOp::CenterCrop { size } => check_edges(places, &path.key("size"), size)?,
         ImageOp::RandomCrop { size, padding, .. } => {
             check_edges(places, &path.key("size"), size)?;
-            if let Some(side) = padding.iter().flatten().find(|p| !limits::PADDING.contains(p)) {
-                let want = format!("a whole number from 0 to {}", limits::PADDING.end());
-                return Err(range(places, &path.key("padding"), &want, side, "4"));
-            }
+            check_padding(places, path, padding.as_ref().map_or(&[], |p| p))?;
+        }
+        ImageOp::Pad { padding, .. } => check_padding(places, path, padding)?,
+        ImageOp::GaussianBlur { kernel_size, .. } => {
+            check_edges(places, &path.key("kernel_size"), kernel_size)?;
         }
         ImageOp::RandomResizedCrop { size, scale, ratio, .. } => {
             check_edges(places, &path.key("size"), size)?;
             check_interval(places, &path.key("scale"), *scale, "[0.08, 1.0]")?;
             check_interval(places, &path.key("ratio"), *ratio, "[0.75, 1.3333]")?;
         }
-        ImageOp::RandomHorizontalFlip { p } => {
-            if !(0.0..=1.0).contains(p) {
-                return Err(range(places, &path.key("p"), "a probability from 0 to 1", p, "0.5"));
-            }
+        ImageOp::RandomHorizontalFlip { p } if !(0.0..=1.0).contains(p) => {
+            return Err(range(places, &path.key("p"), "a probability from 0 to 1", p, "0.5"));
         }
         ImageOp::Normalize { mean, std } => {
             for (key, values) in [("mean", mean), ("std", std)] {
@@ -435,8 +430,16 @@ fn check_op(places: &Places<'_>, path: &Path, op: &ImageOp) -> Result<()> {
                 }
             }
         }
+        // What else there is has been checked with the chain, by `MapImage::broken`.
+        _ => {}
     }
     Ok(())
+}
+
+fn check_padding(places: &Places<'_>, path: &Path, padding: &[u32]) -> Result<()> {
+    let Some(side) = padding.iter().find(|p| !limits::PADDING.contains(p)) else { return Ok(()) };
+    let want = format!("a whole number from 0 to {}", limits::PADDING.end());
+    Err(range(places, &path.key("padding"), &want, side, "4"))
 }
 
 fn check_edges(places: &Places<'_>, path: &Path, size: &[u32]) -> Result<()> {

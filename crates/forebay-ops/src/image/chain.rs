@@ -7,6 +7,7 @@ use super::exif::Orientation;
 use super::format::{self, Header};
 use super::geometry::{self, Outside, Rect, Size, Stage};
 use super::output::Output;
+use super::pixels::Picture;
 use super::resample::{self, Order, SourceBox, View};
 use super::weights::Axis;
 use super::{Limits, Scratch, grown, jpeg, mode};
@@ -36,20 +37,24 @@ impl Chain<'_> {
         let padded = only_fits && resizes && self.output.layout == Layout::Chw;
         let order = if self.quality == Quality::Exact { Order::RowsFirst } else { Order::Any };
         let first = stages.first().copied().unwrap_or(Stage::whole(header.size()));
-        let (mut now, step) = self.decode(scratch, bytes, header, &first, padded)?;
-        let channels = self.mode.channels();
+        let (mut now, mut step) = self.decode(scratch, bytes, header, &first, padded)?;
+        let mut channels = self.mode.channels();
         for (i, stage) in stages.iter().enumerate() {
             match *stage {
-                Stage::Fit { crop, resize: None, flip, .. } => {
+                Stage::Fit { crop, resize: None, flip, upside_down, .. } => {
                     now.view = now.part(crop);
                     now.flip = flip;
                     now = now.settled();
+                    if upside_down {
+                        now.turn_over(scratch, step);
+                    }
                 }
-                Stage::Fit { crop, resize: Some((full, kernel)), window, flip } => {
+                Stage::Fit { crop, resize: Some((full, kernel)), window, flip, upside_down } => {
                     let into = (now.buffer + 1) % 3;
                     let straight = i + 1 == stages.len()
                         && !flip
                         && step == channels
+                        && !upside_down
                         && self.output.is_pixels(channels);
                     let mut target =
                         scratch.buffers.get_mut(into).map(std::mem::take).unwrap_or_default();
@@ -70,6 +75,9 @@ impl Chain<'_> {
                     }
                     now = Now::whole(into, window.size());
                     now.flip = flip;
+                    if upside_down {
+                        now.turn_over(scratch, step);
+                    }
                 }
                 Stage::Pad { rect, outside, flip } => {
                     let into = (now.buffer + 1) % 3;
@@ -83,6 +91,15 @@ impl Chain<'_> {
                     }
                     done?;
                     now = Now::whole(into, rect.size());
+                }
+                Stage::Pixels(op) => {
+                    now.tidy(scratch, step);
+                    let size = [now.view.h, now.view.w];
+                    let picture = Picture { buffer: now.buffer, size, channels };
+                    let after = op.apply(scratch, picture)?;
+                    // Pixels are not padded where such an operator is.
+                    (step, channels) = (after.channels, after.channels);
+                    now = Now::whole(after.buffer, after.size);
                 }
             }
         }
@@ -186,6 +203,49 @@ impl Now {
         View { x: self.view.x + x, y: self.view.y + y, w, h, stride: self.view.stride }
     }
 
+    /// Moves the view's rows to the front of their buffer, without gaps, and mirrors them where that
+    /// is still to be done.
+    fn tidy(&mut self, scratch: &mut Scratch, channels: usize) {
+        let View { x, y, w, h, stride } = self.view;
+        let Some(pixels) = scratch.buffers.get_mut(self.buffer) else { return };
+        let row = w as usize * channels;
+        if self.view != View::whole(w, h) {
+            for i in 0..h {
+                let start = ((y + i) as usize * stride as usize + x as usize) * channels;
+                let to = i as usize * row;
+                if start + row <= pixels.len() {
+                    pixels.copy_within(start..start + row, to);
+                }
+            }
+        }
+        if self.flip {
+            for row in pixels.chunks_exact_mut(row.max(1)).take(h as usize) {
+                let (left, right) = row.split_at_mut(w as usize / 2 * channels);
+                let right = right.rchunks_exact_mut(channels);
+                left.chunks_exact_mut(channels)
+                    .zip(right)
+                    .for_each(|(left, right)| left.swap_with_slice(right));
+            }
+        }
+        *self = Self::whole(self.buffer, [h, w]);
+    }
+
+    /// Turns the view upside down, in its place.
+    fn turn_over(&self, scratch: &mut Scratch, channels: usize) {
+        let View { x, y, w, h, stride } = self.view;
+        let Some(pixels) = scratch.buffers.get_mut(self.buffer) else { return };
+        let (row, stride) = (w as usize * channels, stride as usize * channels);
+        let start = |i: u32| (y + i) as usize * stride + x as usize * channels;
+        for i in 0..h / 2 {
+            let below = start(h - 1 - i);
+            let Some((upper, lower)) = pixels.split_at_mut_checked(below) else { continue };
+            let upper = upper.get_mut(start(i)..start(i) + row);
+            if let (Some(upper), Some(lower)) = (upper, lower.get_mut(..row)) {
+                upper.swap_with_slice(lower);
+            }
+        }
+    }
+
     #[allow(clippy::too_many_arguments)] // As the stage has them.
     fn resize(
         &self,
@@ -263,8 +323,9 @@ impl Now {
         places(rect.y, rect.h, self.view.h, outside.mode, false, rows);
         let row_bytes = (rect.w as usize * channels).max(1);
         for (&y, out) in rows.iter().zip(out.chunks_exact_mut(row_bytes)) {
+            let fill = outside.fill.get(..channels).unwrap_or_default();
             if y == OUTSIDE {
-                out.fill(outside.fill);
+                out.chunks_exact_mut(channels).for_each(|out| out.copy_from_slice(fill));
                 continue;
             }
             let row = self.view.row(pixels, channels, y);
@@ -272,7 +333,7 @@ impl Now {
                 let start = x as usize * channels;
                 match row.get(start..start + channels) {
                     Some(pixel) => out.copy_from_slice(pixel),
-                    None => out.fill(outside.fill),
+                    None => out.copy_from_slice(fill),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Where each pixel comes from: the sizes, places and draws of the geometric operators.
+//! What is done to one picture: the sizes, places and draws of the operators.
 //!
 //! Everything here is arithmetic on sizes. For one row, [`Geometry::plan`] turns the operators and
 //! the row's draws into concrete [`Step`]s, and [`fuse`] folds neighbouring steps into as few passes
@@ -13,10 +13,40 @@
 //! - `RandomCrop`: top, then left, each `below(room + 1)`, drawn even where there is no room.
 //! - `RandomResizedCrop`: up to ten tries of (share of the area, logarithm of the aspect ratio);
 //!   after the first that fits, top, then left.
-//! - `RandomHorizontalFlip`: one `chance(p)`.
+//! - `RandomHorizontalFlip`, `RandomVerticalFlip`: one `chance(p)`.
+//! - `RandomGrayscale`, `RandomInvert`, `RandomPosterize`, `RandomSolarize`, `RandomAdjustSharpness`,
+//!   `RandomAutocontrast`, `RandomEqualize`: one `chance(p)`.
+//! - `RandomAffine`: the angle; where they have a range, the shift along x, along y, the scale, the
+//!   shear along x, along y; each uniform.
+//! - `ColorJitter`: the order (a shuffle of brightness, contrast, saturation, hue), then the factor of
+//!   each that has a range, in that order, each uniform in its range.
+//! - `RandomRotation`: the angle, uniform.
+//! - `RandomErasing`: `chance(p)`; up to ten tries of (share of the area, logarithm of the aspect
+//!   ratio); after the first that fits, top, left, and for noise the 64 bits that it grows from.
+//! - `GaussianBlur`: sigma, uniform.
+//! - `RandAugment`: for each operation its index, `below(14)`, and where it has a sign a
+//!   `chance(0.5)` of minus. `TrivialAugmentWide` the same once, with `below(bins)` for the strength
+//!   between them where the operation has one.
+
+mod check;
+mod crops;
+mod fuse;
+mod turns;
 
 use forebay_core::{Error, Result, RowKey};
-use forebay_plan::{ImageOp, Interpolation, PaddingMode};
+use forebay_plan::{Broken, ImageMode, ImageOp, Interpolation, MapImage, PaddingMode};
+
+use self::crops::{center_crop, random_crop, random_resized_crop, resized};
+pub(super) use self::fuse::fuse;
+use self::turns::random_affine;
+pub(super) use self::turns::rotated;
+use super::augment::{self, Reading, Strength};
+use super::erase::Erased;
+use super::pixels::PixelOp;
+use super::warp::Warp;
+
+/// A value for each channel.
+pub(super) type Fill = [u8; 4];
 
 /// Height and width, in pixels.
 pub(super) type Size = [u32; 2];
@@ -51,7 +81,7 @@ impl Rect {
         self.x >= 0 && self.y >= 0 && self.right() <= i64::from(w) && self.bottom() <= i64::from(h)
     }
 
-    fn shifted(self, by: Self) -> Self {
+    pub fn shifted(self, by: Self) -> Self {
         Self { x: self.x + by.x, y: self.y + by.y, ..self }
     }
 }
@@ -80,47 +110,74 @@ impl Kernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outside {
     pub mode: PaddingMode,
-    pub fill: u8,
+    pub fill: Fill,
 }
 
-/// One geometric operator with its numbers fixed for one row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One operator with its numbers fixed for one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Step {
-    Crop { rect: Rect, outside: Outside },
-    Resize { size: Size, kernel: Kernel },
+    Crop {
+        rect: Rect,
+        outside: Outside,
+    },
+    Resize {
+        size: Size,
+        kernel: Kernel,
+    },
     Flip,
+    FlipVertical,
+    Pixels(PixelOp),
+    /// Values of the output are overwritten, when all else is done.
+    Erase(Erased),
 }
 
 /// One pass over pixels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Stage {
     /// Take `crop` (inside the picture), resize it, of the result keep `window` (inside it), and
-    /// read that from right to left where `flip` is set.
-    Fit { crop: Rect, resize: Option<(Size, Kernel)>, window: Rect, flip: bool },
+    /// read that from right to left where `flip` is set, from the bottom up where `upside_down` is.
+    Fit { crop: Rect, resize: Option<(Size, Kernel)>, window: Rect, flip: bool, upside_down: bool },
     /// Copy `rect`, which may reach outside, optionally from right to left of the picture before.
     Pad { rect: Rect, outside: Outside, flip: bool },
+    /// Let an operator work on the whole picture.
+    Pixels(PixelOp),
 }
 
 impl Stage {
     pub fn whole(size: Size) -> Self {
-        Self::Fit { crop: Rect::whole(size), resize: None, window: Rect::whole(size), flip: false }
+        let whole = Rect::whole(size);
+        Self::Fit { crop: whole, resize: None, window: whole, flip: false, upside_down: false }
     }
 }
 
-/// The geometric operators of a chain, checked.
+/// The operators of a chain, checked.
 #[derive(Clone, Debug)]
 pub(super) struct Geometry {
     ops: Vec<ImageOp>,
     operator_base: u32,
+    /// The first operator on values of the output; those before it work on pixels.
+    values_from: usize,
 }
 
 impl Geometry {
-    /// Checks the parameters. `Normalize` is not geometric and is passed over.
-    pub fn new(ops: &[ImageOp], operator_base: u32) -> Result<Self> {
-        for (i, op) in ops.iter().enumerate() {
-            check(op).map_err(|e| e.at_place(format!("map_image.ops[{i}].{}", op.name())))?;
+    /// Checks the parameters.
+    pub fn new(spec: &MapImage, operator_base: u32) -> Result<Self> {
+        let place = |i: usize, op: &ImageOp| format!("map_image.ops[{i}].{}", op.name());
+        for (i, op) in spec.ops.iter().enumerate() {
+            check::check(op).map_err(|e| e.at_place(place(i, op)))?;
         }
-        Ok(Self { ops: ops.to_vec(), operator_base })
+        if let Some(Broken { op, key, message, hint }) = spec.broken() {
+            let mut at = spec.ops.get(op).map(|this| place(op, this)).unwrap_or_default();
+            key.iter().for_each(|key| at.extend([".", key]));
+            return Err(Error::invalid(message).with_hint(hint).at_place(at));
+        }
+        let makes_values =
+            |op: &ImageOp| matches!(op, ImageOp::ToDtype { .. } | ImageOp::Normalize { .. });
+        let values_from = match spec.dtype.is_float() {
+            true => spec.ops.iter().position(makes_values).unwrap_or(spec.ops.len()),
+            false => spec.ops.len(),
+        };
+        Ok(Self { ops: spec.ops.clone(), operator_base, values_from })
     }
 
     /// The size of the output, if it is the same for every picture.
@@ -134,25 +191,29 @@ impl Geometry {
             ImageOp::CenterCrop { size }
             | ImageOp::RandomCrop { size, .. }
             | ImageOp::RandomResizedCrop { size, .. } => Some(*size),
+            ImageOp::Pad { padding, .. } => fixed.map(|size| padded(size, *padding).size()),
+            ImageOp::RandomRotation { expand: true, .. } => None,
             _ => fixed,
         })
     }
 
-    /// The steps for one row whose picture has this size, and the size of the output. No
-    /// intermediate picture may have more than `max_pixels`.
+    /// The steps for one row whose picture has this size and mode, and the size and mode of the
+    /// output. No intermediate picture may have more than `max_pixels`.
     pub fn plan(
         &self,
         size: Size,
+        mode: ImageMode,
         row: RowKey,
         max_pixels: u64,
         steps: &mut Vec<Step>,
-    ) -> Result<Size> {
+    ) -> Result<(Size, ImageMode)> {
         steps.clear();
-        let mut now = size;
+        let (mut now, mut mode) = (size, mode);
         for (i, op) in self.ops.iter().enumerate() {
             let before = now;
-            let operator = self.operator_base.wrapping_add(i as u32);
-            now = step(op, before, row, operator, steps)?;
+            takes(op, mode)?;
+            now = self.step(i, op, (before, mode), row, steps)?;
+            mode = op.mode_after(Some(mode)).unwrap_or(mode);
             if u64::from(now[0]) * u64::from(now[1]) > max_pixels {
                 return Err(super::too_large(
                     format!("{} would make a picture of {} x {}", camel(op), now[1], now[0]),
@@ -171,7 +232,200 @@ impl Geometry {
                 .with_hint("leave max_size out, or give a size of two numbers"));
             }
         }
-        Ok(now)
+        Ok((now, mode))
+    }
+
+    fn step(
+        &self,
+        i: usize,
+        op: &ImageOp,
+        ([h, w], mode): (Size, ImageMode),
+        row: RowKey,
+        steps: &mut Vec<Step>,
+    ) -> Result<Size> {
+        let operator = self.operator_base.wrapping_add(i as u32);
+        let zeros = Outside { mode: PaddingMode::Constant, fill: [0; 4] };
+        let same = [h, w];
+        let sometimes = |p: f64, op: PixelOp, steps: &mut Vec<Step>| {
+            steps.extend(row.draws(operator).chance(p).then_some(Step::Pixels(op)));
+        };
+        match op {
+            ImageOp::Resize { size, interpolation, max_size, antialias } => {
+                let size = resized([h, w], size, *max_size)?;
+                let kernel = Kernel { interpolation: *interpolation, antialias: *antialias };
+                steps.push(Step::Resize { size, kernel });
+                return Ok(size);
+            }
+            ImageOp::CenterCrop { size } => {
+                steps.push(Step::Crop { rect: center_crop([h, w], *size), outside: zeros });
+                return Ok(*size);
+            }
+            ImageOp::RandomCrop { size, padding, pad_if_needed, fill, padding_mode } => {
+                let rect = random_crop([h, w], *size, *padding, *pad_if_needed, row, operator)?;
+                let outside = Outside { mode: *padding_mode, fill: [*fill; 4] };
+                steps.push(Step::Crop { rect, outside });
+                return Ok(*size);
+            }
+            ImageOp::RandomResizedCrop { size, scale, ratio, interpolation, antialias } => {
+                let rect = random_resized_crop([h, w], *scale, *ratio, row, operator);
+                steps.push(Step::Crop { rect, outside: zeros });
+                let kernel = Kernel { interpolation: *interpolation, antialias: *antialias };
+                steps.push(Step::Resize { size: *size, kernel });
+                return Ok(*size);
+            }
+            ImageOp::RandomHorizontalFlip { p } => {
+                steps.extend(row.draws(operator).chance(*p).then_some(Step::Flip));
+            }
+            ImageOp::RandomVerticalFlip { p } => {
+                steps.extend(row.draws(operator).chance(*p).then_some(Step::FlipVertical));
+            }
+            ImageOp::Pad { padding, fill, padding_mode } => {
+                let rect = padded([h, w], *padding);
+                let outside = Outside { mode: *padding_mode, fill: each(fill) };
+                steps.push(Step::Crop { rect, outside });
+                return Ok(rect.size());
+            }
+            ImageOp::Grayscale { .. } => {
+                let mode = op.mode_after(None).unwrap_or(ImageMode::L);
+                steps.push(Step::Pixels(PixelOp::Grayscale(mode)));
+            }
+            ImageOp::ColorJitter { brightness, contrast, saturation, hue } => {
+                let mut draws = row.draws(operator);
+                let mut order = [0, 1, 2, 3];
+                draws.shuffle(&mut order);
+                let ranges = [brightness, contrast, saturation, hue];
+                let factors = ranges.map(|r| r.map(|[low, high]| draws.uniform_in(low, high)));
+                let ops =
+                    [PixelOp::Brightness, PixelOp::Contrast, PixelOp::Saturation, PixelOp::Hue];
+                steps.extend(order.into_iter().filter_map(|at: usize| {
+                    let (op, factor) = (ops.get(at)?, (*factors.get(at)?)?);
+                    Some(Step::Pixels(op(factor)))
+                }));
+            }
+            ImageOp::RandomRotation { degrees, interpolation, expand, center, fill } => {
+                let degrees = row.draws(operator).uniform_in(degrees[0], degrees[1]);
+                let fill = Some(each(fill));
+                let turn = (*interpolation, *center, *expand, fill);
+                return Ok(rotated([h, w], degrees, turn, steps));
+            }
+            ImageOp::RandomErasing { p, scale, ratio, value } => {
+                let how = (*p, *scale, *ratio, value);
+                let erased = Erased::draw([h, w], how, i, row, operator);
+                steps.extend(erased.map(|erased| match i < self.values_from {
+                    true => Step::Pixels(PixelOp::Erase(erased)),
+                    false => Step::Erase(erased),
+                }));
+            }
+            ImageOp::RandomGrayscale { p } => {
+                let mode = if mode == ImageMode::L { ImageMode::L } else { ImageMode::Rgb };
+                sometimes(*p, PixelOp::Grayscale(mode), steps);
+            }
+            ImageOp::RandomInvert { p } => sometimes(*p, PixelOp::Invert, steps),
+            ImageOp::RandomPosterize { bits, p } => {
+                sometimes(*p, PixelOp::Posterize(*bits), steps);
+            }
+            ImageOp::RandomSolarize { threshold, p } => {
+                sometimes(*p, PixelOp::Solarize(*threshold), steps);
+            }
+            ImageOp::RandomAdjustSharpness { sharpness_factor, p } => {
+                sometimes(*p, PixelOp::Sharpness(*sharpness_factor), steps);
+            }
+            ImageOp::RandomAutocontrast { p } => sometimes(*p, PixelOp::AutoContrast, steps),
+            ImageOp::RandomEqualize { p } => sometimes(*p, PixelOp::Equalize, steps),
+            ImageOp::RandomAffine { interpolation, fill, .. } => {
+                let matrix = random_affine(op, same, row, operator);
+                let (interpolation, fill) = (*interpolation, Some(each(fill)));
+                let warp = Warp { matrix, to: same, interpolation, fill };
+                steps.push(Step::Pixels(PixelOp::Warp(warp)));
+            }
+            ImageOp::GaussianBlur { kernel_size, sigma } => {
+                let sigma = row.draws(operator).uniform_in(sigma[0], sigma[1]);
+                steps.push(Step::Pixels(PixelOp::Blur { kernel: *kernel_size, sigma }));
+            }
+            ImageOp::TrivialAugmentWide { num_magnitude_bins: bins, interpolation, fill } => {
+                let reading =
+                    Reading { interpolation: *interpolation, fill: fill.as_deref().map(each) };
+                let mut draws = row.draws(operator);
+                augment::draw(
+                    &augment::WIDE,
+                    Strength::Drawn,
+                    *bins,
+                    same,
+                    reading,
+                    &mut draws,
+                    steps,
+                );
+            }
+            ImageOp::RandAugment {
+                num_ops,
+                magnitude,
+                num_magnitude_bins: bins,
+                interpolation,
+                fill,
+            } => {
+                let reading =
+                    Reading { interpolation: *interpolation, fill: fill.as_deref().map(each) };
+                let strength = Strength::Fixed(*magnitude);
+                let mut draws = row.draws(operator);
+                for _ in 0..*num_ops {
+                    augment::draw(
+                        &augment::NARROW,
+                        strength,
+                        *bins,
+                        same,
+                        reading,
+                        &mut draws,
+                        steps,
+                    );
+                }
+            }
+            // These make the output's values.
+            ImageOp::Normalize { .. } | ImageOp::ToDtype { .. } => {}
+            other => {
+                return Err(Error::internal(format!("the operator {} has no steps", other.name())));
+            }
+        }
+        Ok(same)
+    }
+}
+
+/// Refuses a picture whose mode the operator cannot take, where that is not known before.
+fn takes(op: &ImageOp, mode: ImageMode) -> Result<()> {
+    if !op.takes(mode) {
+        return Err(Error::invalid(format!(
+            "{} takes pictures of 1 or 3 channels, and this one has {} (mode {})",
+            camel(op),
+            mode.channels(),
+            mode.name()
+        ))
+        .with_hint("set mode=\"RGB\", which leaves opacity out"));
+    }
+    match op.fill().map_or(1, <[u8]>::len) {
+        n if n == 1 || n == mode.channels() => Ok(()),
+        n => Err(Error::invalid(format!(
+            "{} has a fill of {n} values, and this picture has {} channels (mode {})",
+            camel(op),
+            mode.channels(),
+            mode.name()
+        ))
+        .with_hint("set mode=\"RGB\", which converts every picture, or give one value for all")),
+    }
+}
+
+/// A value for each channel out of one for all or one for each.
+fn each(fill: &[u8]) -> Fill {
+    std::array::from_fn(|c| fill.get(c).or(fill.first()).copied().unwrap_or_default())
+}
+
+fn padded([h, w]: Size, [left, top, right, bottom]: [u32; 4]) -> Rect {
+    // Parameters are far below what could overflow, and a picture of that size is refused after.
+    let along =
+        |size: u32, before: u32, after: u32| size.saturating_add(before).saturating_add(after);
+    Rect {
+        x: -i64::from(left),
+        y: -i64::from(top),
+        w: along(w, left, right),
+        h: along(h, top, bottom),
     }
 }
 
@@ -189,265 +443,6 @@ fn camel(op: &ImageOp) -> String {
                 .collect::<Vec<_>>()
         })
         .collect()
-}
-
-fn check(op: &ImageOp) -> Result<()> {
-    let sizes = |size: &[u32]| match size.contains(&0) {
-        true => Err(Error::invalid("a size must be at least 1 pixel")),
-        false => Ok(()),
-    };
-    let range = |name: &str, [low, high]: [f64; 2]| match 0.0 <= low && low <= high && 0.0 < high {
-        true if high.is_finite() => Ok(()),
-        _ => Err(Error::invalid(format!(
-            "{name} must be two positive numbers, the smaller first, not [{low}, {high}]"
-        ))),
-    };
-    match op {
-        ImageOp::Resize { size, max_size, .. } => {
-            sizes(size)?;
-            match (size.as_slice(), max_size) {
-                ([_, _], None) => Ok(()),
-                ([_, _], Some(_)) => {
-                    Err(Error::invalid("max_size goes with a size of one number only"))
-                }
-                (&[edge], Some(max)) if *max <= edge => Err(Error::invalid(format!(
-                    "max_size is {max}, and must be greater than the shorter edge, {edge}"
-                ))),
-                ([_], _) => Ok(()),
-                _ => Err(Error::invalid(
-                    "size must be one number (the shorter edge) or two (height, width)",
-                )),
-            }
-        }
-        ImageOp::CenterCrop { size } => sizes(size),
-        ImageOp::RandomCrop { size, padding, .. } => {
-            sizes(size)?;
-            // Keeps every coordinate far from the ends of i64; 16 million is beyond any picture.
-            if padding.is_some_and(|p| p.iter().any(|&v| v > 1 << 24)) {
-                return Err(Error::invalid("padding must be less than 16777216 pixels"));
-            }
-            Ok(())
-        }
-        ImageOp::RandomResizedCrop { size, scale, ratio, .. } => {
-            sizes(size)?;
-            range("scale", *scale)?;
-            range("ratio", *ratio)?;
-            if ratio[0] == 0.0 {
-                return Err(Error::invalid("ratio must be above 0"));
-            }
-            Ok(())
-        }
-        ImageOp::RandomHorizontalFlip { p } => match (0.0..=1.0).contains(p) {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("p must be between 0 and 1, not {p}"))),
-        },
-        ImageOp::Normalize { .. } => Ok(()),
-        other => Err(Error::new(
-            forebay_core::ErrorKind::Unsupported,
-            format!("the image operator {} is not there yet", other.name()),
-        )),
-    }
-}
-
-fn step(
-    op: &ImageOp,
-    [h, w]: Size,
-    row: RowKey,
-    operator: u32,
-    steps: &mut Vec<Step>,
-) -> Result<Size> {
-    let no_outside = Outside { mode: PaddingMode::Constant, fill: 0 };
-    match op {
-        ImageOp::Resize { size, interpolation, max_size, antialias } => {
-            let size = resized([h, w], size, *max_size)?;
-            let kernel = Kernel { interpolation: *interpolation, antialias: *antialias };
-            steps.push(Step::Resize { size, kernel });
-            Ok(size)
-        }
-        ImageOp::CenterCrop { size } => {
-            steps.push(Step::Crop { rect: center_crop([h, w], *size), outside: no_outside });
-            Ok(*size)
-        }
-        ImageOp::RandomCrop { size, padding, pad_if_needed, fill, padding_mode } => {
-            let rect = random_crop([h, w], *size, *padding, *pad_if_needed, row, operator)?;
-            steps.push(Step::Crop { rect, outside: Outside { mode: *padding_mode, fill: *fill } });
-            Ok(*size)
-        }
-        ImageOp::RandomResizedCrop { size, scale, ratio, interpolation, antialias } => {
-            let rect = random_resized_crop([h, w], *scale, *ratio, row, operator);
-            steps.push(Step::Crop { rect, outside: no_outside });
-            let kernel = Kernel { interpolation: *interpolation, antialias: *antialias };
-            steps.push(Step::Resize { size: *size, kernel });
-            Ok(*size)
-        }
-        ImageOp::RandomHorizontalFlip { p } => {
-            if row.draws(operator).chance(*p) {
-                steps.push(Step::Flip);
-            }
-            Ok([h, w])
-        }
-        _ => Ok([h, w]),
-    }
-}
-
-/// torchvision's `_compute_resized_output_size`, its double arithmetic and truncation included.
-pub(super) fn resized([h, w]: Size, size: &[u32], max_size: Option<u32>) -> Result<Size> {
-    let edge = match *size {
-        [h, w] => return Ok([h, w]),
-        [edge] => edge,
-        _ => return Err(Error::internal("a resize without a size")),
-    };
-    let (short, long) = if w <= h { (w, h) } else { (h, w) };
-    // Python divides two ints as doubles, rounded once; so does this while the product is below
-    // 2^53, which holds for every picture within the limits.
-    let ratio = |a: u32, b: u32, c: u32| {
-        let v = (u64::from(a) * u64::from(b)) as f64 / f64::from(c);
-        // Saturates, and a picture of that size is refused right after.
-        v as u32
-    };
-    let (mut new_short, mut new_long) = (edge, ratio(edge, long, short));
-    if let Some(max) = max_size
-        && new_long > max
-    {
-        (new_short, new_long) = (ratio(max, new_short, new_long), max);
-    }
-    Ok(if w <= h { [new_long, new_short] } else { [new_short, new_long] })
-}
-
-/// torchvision's `center_crop`: pad what is too small (the odd pixel goes right and below), then
-/// cut at `round((h - th) / 2)`, where Python rounds halves to even.
-pub(super) fn center_crop([h, w]: Size, [th, tw]: Size) -> Rect {
-    let along = |size: u32, target: u32| {
-        let before = target.saturating_sub(size) / 2;
-        let padded = size.max(target);
-        let anchor = (f64::from(padded - target) / 2.0).round_ties_even() as i64;
-        anchor - i64::from(before)
-    };
-    Rect { x: along(w, tw), y: along(h, th), w: tw, h: th }
-}
-
-fn random_crop(
-    [h, w]: Size,
-    [th, tw]: Size,
-    padding: Option<[u32; 4]>,
-    pad_if_needed: bool,
-    row: RowKey,
-    operator: u32,
-) -> Result<Rect> {
-    let [left, top, right, bottom] = padding.unwrap_or_default().map(u64::from);
-    let grow = |size: u32, before: u64, after: u64, target: u32| {
-        let padded = u64::from(size) + before + after;
-        let missing = u64::from(target).saturating_sub(padded);
-        // torchvision adds what is missing on both sides, so that the place is random too.
-        if pad_if_needed { (before + missing, padded + 2 * missing) } else { (before, padded) }
-    };
-    let (top, padded_h) = grow(h, top, bottom, th);
-    let (left, padded_w) = grow(w, left, right, tw);
-    if padded_h < u64::from(th) || padded_w < u64::from(tw) {
-        let padded = if padding.is_some() { "padded " } else { "" };
-        return Err(Error::invalid(format!(
-            "RandomCrop takes {tw} x {th}, and the {padded}picture is {padded_w} x {padded_h}"
-        ))
-        .with_hint("set pad_if_needed=True, or put a Resize before it"));
-    }
-    let mut draws = row.draws(operator);
-    let y = draws.below(padded_h - u64::from(th) + 1) as i64 - top as i64;
-    let x = draws.below(padded_w - u64::from(tw) + 1) as i64 - left as i64;
-    Ok(Rect { x, y, w: tw, h: th })
-}
-
-/// torchvision's `RandomResizedCrop.make_params`, on our draws.
-pub(super) fn random_resized_crop(
-    [h, w]: Size,
-    scale: [f64; 2],
-    ratio: [f64; 2],
-    row: RowKey,
-    operator: u32,
-) -> Rect {
-    let mut draws = row.draws(operator);
-    let area = f64::from(h) * f64::from(w);
-    // The exponential and logarithm of the system's library differ in the last bit between
-    // processors with and without fused multiply-add; these do not.
-    let log_ratio = ratio.map(libm::log);
-    for _ in 0..10 {
-        let target = area * draws.uniform_in(scale[0], scale[1]);
-        let aspect = libm::exp(draws.uniform_in(log_ratio[0], log_ratio[1]));
-        let cw = (target * aspect).sqrt().round_ties_even();
-        let ch = (target / aspect).sqrt().round_ties_even();
-        if cw > 0.0 && cw <= f64::from(w) && ch > 0.0 && ch <= f64::from(h) {
-            let (cw, ch) = (cw as u32, ch as u32);
-            let y = draws.below(u64::from(h - ch) + 1) as i64;
-            let x = draws.below(u64::from(w - cw) + 1) as i64;
-            return Rect { x, y, w: cw, h: ch };
-        }
-    }
-    let in_ratio = f64::from(w) / f64::from(h);
-    // At least one pixel: torchvision would fail on a line of one pixel here.
-    let edge = |v: f64, max: u32| (v.round_ties_even() as u32).clamp(1, max);
-    let (cw, ch) = if in_ratio < ratio[0] {
-        (w, edge(f64::from(w) / ratio[0], h))
-    } else if in_ratio > ratio[1] {
-        (edge(f64::from(h) * ratio[1], w), h)
-    } else {
-        (w, h)
-    };
-    Rect { x: i64::from((w - cw) / 2), y: i64::from((h - ch) / 2), w: cw, h: ch }
-}
-
-/// Folds steps into passes over pixels, without changing the picture.
-///
-/// A mirror image commutes with crops, with padding and with symmetric kernels, so it is carried to
-/// the end of its pass. It does not commute with `Nearest`, which rounds towards the left.
-pub(super) fn fuse(size: Size, steps: &[Step], stages: &mut Vec<Stage>) {
-    stages.clear();
-    let mut now = Stage::whole(size);
-    for step in steps {
-        let Stage::Fit { crop, resize, window, flip } = &mut now else { continue };
-        match *step {
-            Step::Flip => *flip = !*flip,
-            Step::Crop { rect, outside } => {
-                let rect_inside = rect.is_inside(window.size());
-                // What was mirrored is cut from the other side.
-                let mirrored = Rect { x: i64::from(window.w) - rect.right(), ..rect };
-                if rect_inside {
-                    let rect = if *flip { mirrored } else { rect };
-                    *window = rect.shifted(*window);
-                    if resize.is_none() {
-                        *crop = *window;
-                    }
-                } else {
-                    let flipped = std::mem::take(flip);
-                    if now != Stage::whole(size) || !stages.is_empty() {
-                        stages.push(now);
-                    }
-                    stages.push(Stage::Pad { rect, outside, flip: flipped });
-                    now = Stage::whole(rect.size());
-                }
-            }
-            Step::Resize { size: to, kernel } => {
-                if to == window.size() {
-                    continue; // As torchvision, which returns the picture as it is.
-                }
-                let mirrored_nearest = *flip && kernel.interpolation == Interpolation::Nearest;
-                if resize.is_some() || mirrored_nearest {
-                    let from = window.size();
-                    let flipped = std::mem::take(flip);
-                    stages.push(now);
-                    if flipped {
-                        let outside = Outside { mode: PaddingMode::Constant, fill: 0 };
-                        stages.push(Stage::Pad { rect: Rect::whole(from), outside, flip: true });
-                    }
-                    now = Stage::whole(from);
-                }
-                if let Stage::Fit { crop, resize, window, .. } = &mut now {
-                    *crop = if resize.is_none() { *window } else { *crop };
-                    *resize = Some((to, kernel));
-                    *window = Rect::whole(to);
-                }
-            }
-        }
-    }
-    stages.push(now);
 }
 
 /// The part of the picture that the first pass looks at, its kernel's reach included.

@@ -10,6 +10,8 @@ use forebay_core::{DType, Error, Layout, Result};
 use forebay_plan::ImageOp;
 use half::{bf16, f16};
 
+use super::Probe;
+use super::erase::Erased;
 use super::resample::View;
 
 /// Element type, layout and values of the output.
@@ -18,7 +20,11 @@ pub(super) struct Output {
     pub dtype: DType,
     pub layout: Layout,
     tables: Tables,
-    /// What the tables were made of, for each.
+    /// Where `Normalize` stands in the chain.
+    normalized_at: usize,
+    /// The value that becomes 1.
+    white: f32,
+    /// Mean and deviation, one or one per channel.
     norms: Vec<(f32, f32)>,
 }
 
@@ -35,21 +41,26 @@ impl Output {
     /// Checks the element type and the place and numbers of `Normalize`.
     pub fn new(ops: &[ImageOp], dtype: DType, layout: Layout) -> Result<Self> {
         let mut normalize: Option<(&[f64], &[f64])> = None;
+        let mut normalized_at = 0;
+        let mut scale = true;
         for (i, op) in ops.iter().enumerate() {
-            if let ImageOp::Normalize { mean, std } = op {
-                let checked = check(mean, std, dtype).and_then(|()| match i + 1 == ops.len() {
-                    true => Ok(()),
-                    false => Err(Error::invalid("Normalize must be the last operator")),
-                });
-                checked.map_err(|e| e.at_place(format!("map_image.ops[{i}].normalize")))?;
-                normalize = Some((mean, std));
+            match op {
+                ImageOp::Normalize { mean, std } => {
+                    let place = || format!("map_image.ops[{i}].normalize");
+                    check(mean, std, dtype).map_err(|e| e.at_place(place()))?;
+                    normalize = Some((mean, std));
+                    normalized_at = i;
+                }
+                ImageOp::ToDtype { scale: asked, .. } => scale = *asked,
+                _ => {}
             }
         }
+        let white = if scale { 255.0 } else { 1.0 };
         let (means, stds) = normalize.unwrap_or((&[0.0], &[1.0]));
         let norms: Vec<(f32, f32)> =
             means.iter().zip(stds).map(|(&mean, &std)| (mean as f32, std as f32)).collect();
         let table = |&(mean, std): &(f32, f32)| -> [f32; 256] {
-            std::array::from_fn(|v| (v as f32 / 255.0 - mean) / std)
+            std::array::from_fn(|v| (v as f32 / white - mean) / std)
         };
         let channels = norms.iter();
         let tables = match dtype {
@@ -67,7 +78,7 @@ impl Output {
                     .at_place("map_image.dtype"));
             }
         };
-        Ok(Self { dtype, layout, tables, norms })
+        Ok(Self { dtype, layout, tables, normalized_at, white, norms })
     }
 
     /// Whether pictures of this many channels can be written.
@@ -93,6 +104,31 @@ impl Output {
     /// Whether the output is the pixels as they lie in a decoded picture of this many channels.
     pub fn is_pixels(&self, channels: usize) -> bool {
         matches!(self.tables, Tables::Bytes) && (self.layout == Layout::Hwc || channels == 1)
+    }
+
+    /// Overwrites a rectangle of what was written. What stands before `Normalize` is normalised too.
+    pub fn erase(&self, erased: &Erased, written: &Probe, out: &mut [u8]) {
+        let &Probe { height, width, channels, .. } = written;
+        erased.each(channels, |c, y, x, value| {
+            let at = match self.layout {
+                Layout::Hwc => (y * width + x) * channels + c,
+                Layout::Chw => (c * height + y) * width + x,
+            };
+            let norm = self.norms.get(c).or(self.norms.first());
+            let value = match norm {
+                Some((mean, std)) if erased.op < self.normalized_at => (value - mean) / std,
+                _ => value,
+            };
+            let size = self.dtype.size();
+            let Some(out) = out.get_mut(at * size..(at + 1) * size) else { return };
+            match self.dtype {
+                DType::Float32 => value.put(out),
+                DType::Float16 => f16::from_f32(value).to_bits().put(out),
+                DType::BFloat16 => bf16::from_f32(value).to_bits().put(out),
+                // Pixels are overwritten before.
+                _ => {}
+            }
+        });
     }
 
     /// Writes the view, mirrored where `flip` is set. A pixel has `step` bytes, of which the first
@@ -123,7 +159,7 @@ impl Output {
                 }
             }
             Tables::Bytes => {
-                let values = Values { table: &IDENTITY, mean: 0.0, std: 1.0 };
+                let values = Values { table: &IDENTITY, white: 1.0, mean: 0.0, std: 1.0 };
                 source.write(channels, self.layout, |_| Some(values), out);
             }
             Tables::Words(tables) => {
@@ -140,7 +176,7 @@ impl Output {
     /// Channel `c`'s own, or the one for all.
     fn values<'a, T>(&self, tables: &'a [[T; 256]], c: usize) -> Option<Values<'a, T>> {
         let (table, &(mean, std)) = tables.iter().zip(&self.norms).cycle().nth(c)?;
-        Some(Values { table, mean, std })
+        Some(Values { table, white: self.white, mean, std })
     }
 }
 
@@ -171,6 +207,7 @@ fn check(mean: &[f64], std: &[f64], dtype: DType) -> Result<()> {
 #[derive(Clone, Copy)]
 struct Values<'a, T> {
     table: &'a [T; 256],
+    white: f32,
     mean: f32,
     std: f32,
 }
@@ -223,9 +260,9 @@ impl Element for f32 {
     /// The table's own arithmetic instead of the table: these operations round alike everywhere, and
     /// vector units do eight at a time where they look up one.
     #[inline(always)]
-    fn put_line(line: &[u8], Values { mean, std, .. }: Values<'_, Self>, out: &mut [u8]) {
+    fn put_line(line: &[u8], Values { white, mean, std, .. }: Values<'_, Self>, out: &mut [u8]) {
         for (&v, out) in line.iter().zip(out.as_chunks_mut::<4>().0) {
-            *out = ((f32::from(v) / 255.0 - mean) / std).to_ne_bytes();
+            *out = ((f32::from(v) / white - mean) / std).to_ne_bytes();
         }
     }
 }

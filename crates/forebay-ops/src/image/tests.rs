@@ -726,7 +726,7 @@ fn wrong_specs_are_usage_errors_with_a_place() {
     );
     bad(
         float(vec![normalize(), flip(0.5)]),
-        "map_image.ops[0].normalize: Normalize must be the last operator",
+        "map_image.ops[1].random_horizontal_flip: normalize stands before random_horizontal_flip",
     );
     bad(float(vec![ImageOp::Normalize { mean: vec![0.5], std: vec![0.0] }]), "std not 0");
     bad(float(vec![ImageOp::Normalize { mean: vec![0.5], std: vec![1e-60] }]), "std not 0");

@@ -4,6 +4,8 @@
 
 use forebay_core::{DType, Result};
 
+mod augment;
+
 use super::cursor::{Cursor, Fields};
 use crate::limits;
 use crate::node::Value;
@@ -17,6 +19,24 @@ pub(crate) const OPS: &[&str] = &[
     "random_resized_crop",
     "random_horizontal_flip",
     "normalize",
+    "random_vertical_flip",
+    "pad",
+    "grayscale",
+    "color_jitter",
+    "random_rotation",
+    "random_erasing",
+    "gaussian_blur",
+    "trivial_augment_wide",
+    "rand_augment",
+    "random_grayscale",
+    "random_invert",
+    "random_posterize",
+    "random_solarize",
+    "random_adjust_sharpness",
+    "random_autocontrast",
+    "random_equalize",
+    "random_affine",
+    "to_dtype",
 ];
 
 const KEYS: &[&str] = &["column", "ops", "mode", "dtype", "layout", "quality", "on_error"];
@@ -72,18 +92,59 @@ fn op_example(word: &str) -> &'static str {
         "random_crop" => "random_crop: 32",
         "random_resized_crop" => "random_resized_crop: 224",
         "random_horizontal_flip" => "random_horizontal_flip: 0.5",
+        "pad" => "pad: 4",
+        "random_rotation" => "random_rotation: 30",
+        "random_affine" => "random_affine: { degrees: 10, translate: [0.1, 0.1] }",
+        "random_posterize" => "random_posterize: 4",
+        "random_solarize" => "random_solarize: 128",
+        "random_adjust_sharpness" => "random_adjust_sharpness: 2",
+        "gaussian_blur" => "gaussian_blur: 5",
+        "to_dtype" => "to_dtype: { dtype: float32, scale: true }",
         _ => "normalize: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }",
     }
 }
 
 fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
     let (word, value, place) = c.tagged("an operator", OPS, &[], "resize: 256")?;
-    if word == "random_horizontal_flip" {
-        return read_flip(value.as_ref());
+    match word {
+        "random_horizontal_flip" => {
+            return Ok(ImageOp::RandomHorizontalFlip { p: read_flip(value.as_ref())? });
+        }
+        "random_vertical_flip" => {
+            return Ok(ImageOp::RandomVerticalFlip { p: read_flip(value.as_ref())? });
+        }
+        "random_grayscale" => {
+            return Ok(ImageOp::RandomGrayscale { p: augment::read_p(value.as_ref(), 0.1)? });
+        }
+        "random_invert" => {
+            return Ok(ImageOp::RandomInvert { p: read_flip(value.as_ref())? });
+        }
+        "random_autocontrast" => {
+            return Ok(ImageOp::RandomAutocontrast { p: read_flip(value.as_ref())? });
+        }
+        "random_equalize" => {
+            return Ok(ImageOp::RandomEqualize { p: read_flip(value.as_ref())? });
+        }
+        "grayscale" => return augment::read_grayscale(value.as_ref()),
+        "color_jitter" => return augment::read_color_jitter(value.as_ref()),
+        "random_erasing" => return augment::read_random_erasing(value.as_ref()),
+        "trivial_augment_wide" => return augment::read_trivial_augment_wide(value.as_ref()),
+        "rand_augment" => return augment::read_rand_augment(value.as_ref()),
+        _ => {}
     }
     let example = op_example(word);
     let Some(c) = value else {
-        let needs = if word == "normalize" { "mean and std" } else { "a size" };
+        let needs = match word {
+            "normalize" => "mean and std",
+            "pad" => "padding",
+            "random_rotation" | "random_affine" => "degrees",
+            "random_posterize" => "bits",
+            "random_solarize" => "a threshold",
+            "random_adjust_sharpness" => "a sharpness_factor",
+            "gaussian_blur" => "a kernel_size",
+            "to_dtype" => "a dtype",
+            _ => "a size",
+        };
         return Err(place.error(format!("{word} needs {needs}"), format!("for example {example}")));
     };
     match word {
@@ -91,6 +152,14 @@ fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
         "center_crop" => read_center_crop(&c),
         "random_crop" => read_random_crop(&c),
         "random_resized_crop" => read_random_resized_crop(&c),
+        "pad" => augment::read_pad(&c),
+        "random_rotation" => augment::read_random_rotation(&c),
+        "gaussian_blur" => augment::read_gaussian_blur(&c),
+        "random_posterize" => augment::read_random_posterize(&c),
+        "random_solarize" => augment::read_random_solarize(&c),
+        "random_adjust_sharpness" => augment::read_random_adjust_sharpness(&c),
+        "random_affine" => augment::read_random_affine(&c),
+        "to_dtype" => augment::read_to_dtype(&c),
         _ => read_normalize(&c),
     }
 }
@@ -205,17 +274,8 @@ fn read_random_resized_crop(c: &Cursor<'_>) -> Result<ImageOp> {
     })
 }
 
-fn read_flip(value: Option<&Cursor<'_>>) -> Result<ImageOp> {
-    let p = |c: &Cursor<'_>| c.number("a probability from 0 to 1", "0.5");
-    let p = match value {
-        None => 0.5,
-        Some(c) if c.is_map() => {
-            let fields = c.fields(&["p"], "0.5")?;
-            fields.get("p").map(|c| p(&c)).transpose()?.unwrap_or(0.5)
-        }
-        Some(c) => p(c)?,
-    };
-    Ok(ImageOp::RandomHorizontalFlip { p })
+fn read_flip(value: Option<&Cursor<'_>>) -> Result<f64> {
+    augment::read_p(value, 0.5)
 }
 
 fn read_normalize(c: &Cursor<'_>) -> Result<ImageOp> {

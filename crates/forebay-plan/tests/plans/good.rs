@@ -199,6 +199,76 @@ fn short_forms_are_the_same_in_both() {
     }
 }
 
+/// Bare words and bare values of the operators on pixels.
+#[test]
+fn short_operators() {
+    let text = r"
+source: { parquet: a }
+steps:
+  - map_image:
+      column: image
+      ops:
+        - random_vertical_flip
+        - pad: [1, 2]
+        - grayscale: 3
+        - color_jitter: 0.25
+        - color_jitter: { brightness: [1, 1], contrast: 2, hue: 0.1 }
+        - random_rotation: 30
+        - gaussian_blur: 5
+        - gaussian_blur: { kernel_size: [3, 5], sigma: 2 }
+        - trivial_augment_wide
+        - rand_augment: 3
+        - to_dtype: { dtype: float16, scale: true }
+        - random_erasing: { value: random }
+";
+    let plan = yaml(text);
+    let Step::MapImage(map) = &plan.steps[0] else { panic!() };
+    assert_eq!(map.dtype, DType::Float16);
+    let jitter = |brightness, contrast, hue| ImageOp::ColorJitter {
+        brightness,
+        contrast,
+        saturation: None,
+        hue,
+    };
+    let blur = |kernel_size, sigma| ImageOp::GaussianBlur { kernel_size, sigma };
+    let ImageOp::RandAugment { num_ops, magnitude, .. } = map.ops[9] else { panic!() };
+    assert_eq!((num_ops, magnitude), (3, 9));
+    assert_eq!(
+        map.ops[..9],
+        [
+            ImageOp::RandomVerticalFlip { p: 0.5 },
+            ImageOp::Pad {
+                padding: [1, 2, 1, 2],
+                fill: vec![0],
+                padding_mode: PaddingMode::Constant
+            },
+            ImageOp::Grayscale { num_output_channels: 3 },
+            jitter(Some([0.75, 1.25]), None, None),
+            // A factor that can only be 1 is none; one beyond 1 begins at 0.
+            jitter(None, Some([0.0, 3.0]), Some([-0.1, 0.1])),
+            ImageOp::RandomRotation {
+                degrees: [-30.0, 30.0],
+                interpolation: Interpolation::Nearest,
+                expand: false,
+                center: None,
+                fill: vec![0]
+            },
+            blur([5, 5], [0.1, 2.0]),
+            blur([3, 5], [2.0, 2.0]),
+            ImageOp::trivial_augment_wide(),
+        ]
+    );
+    assert_eq!(
+        map.ops[11],
+        ImageOp::RandomErasing {
+            p: 0.5,
+            scale: [0.02, 0.33],
+            ratio: [0.3, 3.3],
+            value: Erase::Random
+        }
+    );
+}
+
 #[test]
 fn anchors_save_typing() {
     let plan = yaml(

@@ -86,6 +86,89 @@ fn op() -> impl Strategy<Value = ImageOp> {
             }
         ),
         (0.0..=1.0f64).prop_map(|p| ImageOp::RandomHorizontalFlip { p }),
+        pixel_op(),
+    ]
+}
+
+fn range(low: f64, high: f64) -> impl Strategy<Value = [f64; 2]> {
+    [low..=high, low..=high].prop_map(|[a, b]| [a.min(b), a.max(b)])
+}
+
+/// Operators on pixels, with fills that fit every mode.
+fn pixel_op() -> impl Strategy<Value = ImageOp> {
+    let warp = || select(vec![Interpolation::Nearest, Interpolation::Bilinear]);
+    let fill = || any::<u8>().prop_map(|v| vec![v]);
+    let p = || 0.0..=1.0f64;
+    let factor = || option::of(range(0.0, 9.0));
+    prop_oneof![
+        p().prop_map(|p| ImageOp::RandomVerticalFlip { p }),
+        ([0u32..9, 0u32..9, 0u32..9, 0u32..9], fill()).prop_map(|(padding, fill)| ImageOp::Pad {
+            padding,
+            fill,
+            padding_mode: PaddingMode::Edge
+        }),
+        (factor(), factor(), factor(), option::of(range(-0.5, 0.5))).prop_map(
+            |(brightness, contrast, saturation, hue)| ImageOp::ColorJitter {
+                brightness,
+                contrast,
+                saturation,
+                hue
+            }
+        ),
+        (range(-360.0, 360.0), warp(), any::<bool>(), option::of(range(-9.0, 9.0)), fill())
+            .prop_map(|(degrees, interpolation, expand, center, fill)| {
+                ImageOp::RandomRotation { degrees, interpolation, expand, center, fill }
+            }),
+        (p(), range(0.0, 1.0), interval(), any::<bool>(), 0.0..=255.0f64).prop_map(
+            |(p, scale, ratio, random, value)| {
+                let value = if random { Erase::Random } else { Erase::Value(vec![value]) };
+                ImageOp::RandomErasing { p, scale, ratio, value }
+            }
+        ),
+        ([0u32..9, 0u32..9], interval()).prop_map(|([w, h], sigma)| ImageOp::GaussianBlur {
+            kernel_size: [2 * w + 1, 2 * h + 1],
+            sigma
+        }),
+        (0u8..=8, p(), 0u8..7).prop_map(|(bits, p, which)| match which {
+            0 => ImageOp::RandomGrayscale { p },
+            1 => ImageOp::RandomInvert { p },
+            2 => ImageOp::RandomPosterize { bits, p },
+            3 => ImageOp::RandomSolarize { threshold: f64::from(bits) * 9.5, p },
+            4 => ImageOp::RandomAdjustSharpness { sharpness_factor: f64::from(bits) / 3.0, p },
+            5 => ImageOp::RandomAutocontrast { p },
+            _ => ImageOp::RandomEqualize { p },
+        }),
+        (
+            range(-360.0, 360.0),
+            option::of(range(0.0, 1.0)),
+            option::of(interval()),
+            option::of((range(-80.0, 80.0), range(-80.0, 80.0))),
+            warp(),
+            fill(),
+            option::of(range(-9.0, 9.0))
+        )
+            .prop_map(|(degrees, translate, scale, shear, interpolation, fill, center)| {
+                let shear = shear.map(|([a, b], [c, d])| [a, b, c, d]);
+                ImageOp::RandomAffine {
+                    degrees,
+                    translate,
+                    scale,
+                    shear,
+                    interpolation,
+                    fill,
+                    center,
+                }
+            }),
+        (2u32..99, warp(), option::of(fill())).prop_map(
+            |(num_magnitude_bins, interpolation, fill)| {
+                ImageOp::TrivialAugmentWide { num_magnitude_bins, interpolation, fill }
+            }
+        ),
+        (0u32..9, 0u32..9, 9u32..99, warp(), option::of(fill())).prop_map(
+            |(num_ops, magnitude, num_magnitude_bins, interpolation, fill)| {
+                ImageOp::RandAugment { num_ops, magnitude, num_magnitude_bins, interpolation, fill }
+            }
+        ),
     ]
 }
 
@@ -95,6 +178,11 @@ fn map_image() -> impl Strategy<Value = MapImage> {
     let numbers = vec((any::<f32>(), 1e-3..9.0f64), 4);
     (name(), vec(op(), 0..4), mode, dtype, any::<[bool; 3]>(), numbers).prop_map(
         |(column, mut ops, mode, dtype, [hwc, exact, normalize], numbers)| {
+            // Opacity is no colour: such operators are not for RGBA.
+            ops.retain(|op| mode.is_none_or(|mode| op.takes(mode)));
+            if exact {
+                ops.push(ImageOp::ToDtype { dtype, scale: hwc });
+            }
             if normalize && dtype.is_float() {
                 let n = mode.map_or(3, ImageMode::channels);
                 ops.push(ImageOp::Normalize {

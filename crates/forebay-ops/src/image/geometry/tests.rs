@@ -8,6 +8,10 @@ use super::*;
 
 const ROW: RowKey = RowKey { seed: 7, epoch: 0, ordinal: 0, index: 0 };
 
+fn chain(ops: &[ImageOp]) -> Result<Geometry> {
+    Geometry::new(&MapImage::new("image", ops.to_vec()), 0)
+}
+
 fn row(ordinal: u64) -> RowKey {
     RowKey { ordinal, ..ROW }
 }
@@ -184,7 +188,7 @@ fn a_picture_smaller_than_its_random_crop_says_so() {
 #[test]
 fn wrong_parameters_name_their_place() {
     let bad = |op: ImageOp, text: &str| {
-        let e = Geometry::new(&[ImageOp::RandomHorizontalFlip { p: 0.5 }, op], 0).unwrap_err();
+        let e = chain(&[ImageOp::RandomHorizontalFlip { p: 0.5 }, op]).unwrap_err();
         assert!(e.to_string().starts_with("map_image.ops[1]."), "{e}");
         assert!(e.to_string().contains(text), "{e}");
         assert!(e.is_usage());
@@ -215,7 +219,7 @@ fn wrong_parameters_name_their_place() {
 
 #[test]
 fn a_fixed_size_is_known_beforehand() {
-    let fixed = |ops: &[ImageOp]| Geometry::new(ops, 0).unwrap().fixed_size();
+    let fixed = |ops: &[ImageOp]| chain(ops).unwrap().fixed_size();
     let resize = |size: &[u32]| ImageOp::Resize {
         size: size.to_vec(),
         interpolation: Interpolation::Bilinear,
@@ -234,6 +238,8 @@ fn a_fixed_size_is_known_beforehand() {
         Some([50, 60])
     );
 }
+
+const OUTSIDE: Outside = Outside { mode: PaddingMode::Constant, fill: [0; 4] };
 
 /// A picture whose pixels say where they were: (x, y) of the source, or `None` for the fill.
 type Places = Vec<Vec<Option<(i64, i64)>>>;
@@ -260,39 +266,41 @@ proptest! {
     #[test]
     fn fused_crops_and_flips_are_those_of_the_chain(
         steps in prop::collection::vec(prop_oneof![
-            Just(None),
-            (-4i64..9, -4i64..9, 1u32..9, 1u32..9).prop_map(Some),
+            Just((Step::Flip, None)),
+            Just((Step::FlipVertical, None)),
+            (-4i64..9, -4i64..9, 1u32..9, 1u32..9).prop_map(|(x, y, w, h)| {
+                let rect = Rect { x, y, w, h };
+                (Step::Crop { rect, outside: OUTSIDE }, Some(rect))
+            }),
         ], 0..7)
     ) {
         let source: Places = (0..8).map(|y| (0..9).map(|x| Some((x, y))).collect()).collect();
-        let outside = Outside { mode: PaddingMode::Constant, fill: 0 };
         let mut expected = source.clone();
         let mut chain = Vec::new();
-        for step in steps {
-            match step {
-                None => {
-                    expected = flip_places(&expected);
-                    chain.push(Step::Flip);
-                }
-                Some((x, y, w, h)) => {
-                    let rect = Rect { x, y, w, h };
-                    expected = crop_places(&expected, rect);
-                    chain.push(Step::Crop { rect, outside });
-                }
-            }
+        for (step, rect) in steps {
+            expected = match rect {
+                Some(rect) => crop_places(&expected, rect),
+                None if step == Step::Flip => flip_places(&expected),
+                None => expected.into_iter().rev().collect(),
+            };
+            chain.push(step);
         }
         let mut stages = Vec::new();
-        fuse([8, 9], &chain, &mut stages);
+        fuse([8, 9], &chain, false, &mut stages);
         let mut now = source;
         for stage in &stages {
             now = match *stage {
-                Stage::Fit { crop, resize, window, flip } => {
+                Stage::Fit { crop, resize, window, flip, upside_down } => {
                     prop_assert_eq!(resize, None);
                     prop_assert_eq!(crop, window);
                     prop_assert!(crop.is_inside([now.len() as u32, now[0].len() as u32]));
-                    let now = crop_places(&now, crop);
+                    let mut now = crop_places(&now, crop);
+                    if upside_down {
+                        now.reverse();
+                    }
                     if flip { flip_places(&now) } else { now }
                 }
+                Stage::Pixels(_) => unreachable!("no operator works on pixels"),
                 Stage::Pad { rect, flip, .. } => {
                     let now = if flip { flip_places(&now) } else { now };
                     crop_places(&now, rect)
@@ -310,11 +318,11 @@ proptest! {
             ImageOp::RandomResizedCrop { size: [edge, 3], scale: [0.08, 1.0], ratio: [0.75, 1.33], interpolation: Interpolation::Bilinear, antialias: true },
             ImageOp::CenterCrop { size: [7, edge] },
         ];
-        let geometry = Geometry::new(&ops, 0).unwrap();
+        let geometry = chain(&ops).unwrap();
         let (mut steps, mut stages) = (Vec::new(), Vec::new());
-        if let Ok(size) = geometry.plan([h, w], ROW, 1 << 28, &mut steps) {
+        if let Ok((size, _)) = geometry.plan([h, w], ImageMode::Rgb, ROW, 1 << 28, &mut steps) {
             prop_assert_eq!(size, [7, edge]);
-            fuse([h, w], &steps, &mut stages);
+            fuse([h, w], &steps, false, &mut stages);
             prop_assert!(wanted([h, w], &stages[0]).is_inside([h, w]));
         }
     }
@@ -347,10 +355,11 @@ fn usual_chains_are_one_pass() {
         ],
     ];
     for ops in chains {
-        let geometry = Geometry::new(&ops, 0).unwrap();
+        let geometry = chain(&ops).unwrap();
         let (mut steps, mut stages) = (Vec::new(), Vec::new());
-        assert_eq!(geometry.plan([375, 500], ROW, 1 << 28, &mut steps).unwrap(), [224, 224]);
-        fuse([375, 500], &steps, &mut stages);
+        let planned = geometry.plan([375, 500], ImageMode::Rgb, ROW, 1 << 28, &mut steps);
+        assert_eq!(planned.unwrap().0, [224, 224]);
+        fuse([375, 500], &steps, false, &mut stages);
         assert!(
             matches!(stages.as_slice(), [Stage::Fit { resize: Some(_), flip: true, .. }]),
             "{stages:?}"
