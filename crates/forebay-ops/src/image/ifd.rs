@@ -99,33 +99,51 @@ impl<'a> Directory<'a> {
         self.entries
     }
 
+    /// Whether each of these tags is there once at most, with all of its values within the bytes.
+    pub fn is_sound(&self, tags: &[u16]) -> bool {
+        let mut seen = 0u64;
+        self.places().all(|(tag, at)| match tags.iter().position(|&known| known == tag) {
+            Some(i) => {
+                let is_first = seen >> i & 1 == 0;
+                seen |= 1 << i;
+                is_first && self.entry_at(at).is_some()
+            }
+            None => true,
+        })
+    }
+
     /// The values of a tag.
     pub fn entry(&self, tag: u16) -> Option<Entry<'a>> {
+        let (_, at) = self.places().find(|(found, _)| *found == tag)?;
+        self.entry_at(at)
+    }
+
+    /// The tags, and where each entry begins. Past the end of the bytes, none follows.
+    fn places(&self) -> impl Iterator<Item = (u16, usize)> + use<'a> {
+        let Self { bytes, entries, count } = *self;
+        let size = self.entry_size();
+        (0..count).map_while(move |i| {
+            let at = entries.checked_add(i.checked_mul(size)?)?;
+            Some((bytes.number(at, 2)? as u16, at))
+        })
+    }
+
+    fn entry_at(&self, at: usize) -> Option<Entry<'a>> {
         let b = self.bytes;
-        let mut at = self.entries;
-        for _ in 0..self.count {
-            // Past the end of the bytes, nothing follows.
-            let found = b.number(at, 2)?;
-            if found != u64::from(tag) {
-                at = at.checked_add(self.entry_size())?;
-                continue;
-            }
-            let size = match b.number(at + 2, 2)? {
-                1 | 2 | 6 | 7 => 1,
-                3 | 8 => 2,
-                4 | 9 | 11 | 13 => 4,
-                5 | 10 | 12 | 16 | 17 | 18 => 8,
-                _ => return None,
-            };
-            let wide = if b.is_big_tiff { 8 } else { 4 };
-            let count = b.place(at + 4, wide)?;
-            let inline = at + 4 + wide;
-            let length = count.checked_mul(size)?;
-            let at = if length <= wide { inline } else { b.place(inline, wide)? };
-            let fits = at.checked_add(length)? <= b.bytes.len();
-            return (fits && count > 0).then_some(Entry { bytes: b, size, count, at });
-        }
-        None
+        let size = match b.number(at + 2, 2)? {
+            1 | 2 | 6 | 7 => 1,
+            3 | 8 => 2,
+            4 | 9 | 11 | 13 => 4,
+            5 | 10 | 12 | 16 | 17 | 18 => 8,
+            _ => return None,
+        };
+        let wide = if b.is_big_tiff { 8 } else { 4 };
+        let count = b.place(at + 4, wide)?;
+        let inline = at + 4 + wide;
+        let length = count.checked_mul(size)?;
+        let at = if length <= wide { inline } else { b.place(inline, wide)? };
+        let fits = at.checked_add(length)? <= b.bytes.len();
+        (fits && count > 0).then_some(Entry { bytes: b, size, count, at })
     }
 
     /// The first number of a tag.

@@ -19,6 +19,7 @@ pub(super) mod tag {
     pub const ROWS_PER_STRIP: u16 = 278;
     pub const STRIP_BYTES: u16 = 279;
     pub const PLANAR: u16 = 284;
+    pub const PREDICTOR: u16 = 317;
     pub const COLOR_MAP: u16 = 320;
     pub const TILE_WIDTH: u16 = 322;
     pub const TILE_HEIGHT: u16 = 323;
@@ -27,6 +28,32 @@ pub(super) mod tag {
     pub const EXTRA_SAMPLES: u16 = 338;
     pub const SAMPLE_FORMAT: u16 = 339;
     pub const JPEG_TABLES: u16 = 347;
+    pub const YCBCR_SUBSAMPLING: u16 = 530;
+
+    /// All that say how pixels are stored, to the decoder too.
+    pub const ALL: [u16; 21] = [
+        WIDTH,
+        HEIGHT,
+        BITS,
+        COMPRESSION,
+        PHOTOMETRIC,
+        FILL_ORDER,
+        STRIP_OFFSETS,
+        SAMPLES,
+        ROWS_PER_STRIP,
+        STRIP_BYTES,
+        PLANAR,
+        PREDICTOR,
+        COLOR_MAP,
+        TILE_WIDTH,
+        TILE_HEIGHT,
+        TILE_OFFSETS,
+        TILE_BYTES,
+        EXTRA_SAMPLES,
+        SAMPLE_FORMAT,
+        JPEG_TABLES,
+        YCBCR_SUBSAMPLING,
+    ];
 }
 
 /// What the samples of a pixel are.
@@ -118,6 +145,11 @@ const MAX_SAMPLES: u64 = 8;
 impl Layout {
     /// Reads and checks; `file_bytes` is how long the file is.
     pub fn read(directory: &Directory<'_>, file_bytes: usize) -> Result<Self> {
+        // What is not whole would make the decoder ask for memory, and what is there twice, see another
+        // picture than the one that is checked here.
+        if !directory.is_sound(&tag::ALL) {
+            return Err(failed("its directory is damaged"));
+        }
         let number = |tag, default| directory.number(tag).unwrap_or(default);
         let size = |tag| directory.number(tag).ok_or_else(|| failed("it does not say its size"));
         let (width, height) = (size(tag::WIDTH)?, size(tag::HEIGHT)?);
