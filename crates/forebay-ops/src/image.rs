@@ -15,34 +15,46 @@
 //!
 //! | file | mode it keeps |
 //! |---|---|
-//! | gray JPEG; PNG of 1 to 16 bits of gray | `L` |
-//! | colour JPEG, CMYK too; RGB or palette PNG | `RGB` |
-//! | PNG with opacity, or with a palette that has transparency | `RGBA` |
+//! | gray: JPEG, TIFF, PNG of 1 to 16 bits; GIF and BMP with a gray palette; black and white | `L` |
+//! | colour: JPEG and TIFF, CMYK too; PNG, BMP, WebP; any with a palette | `RGB` |
+//! | with opacity: PNG, WebP, TIFF, BMP that declares it; PNG and GIF with a palette that has transparency | `RGBA` |
+//!
+//! Of an animation, and of a document of several pages, the first picture is what a file shows.
 //!
 //! # Neighbours
 //!
 //! `geometry` computes sizes, places and draws, `augment` those of the automatic augmentations;
-//! `format` tells formats apart, `jpeg` and `png` decode, `turbo` holds the foreign calls; `chain` takes
-//! a picture through the passes, and `mode`, `resample`, `pixels` (with `color`, `blur`, `warp` and
-//! `erase`) and `output` do the work on pixels.
+//! `format` tells formats apart; `jpeg`, `png`, `webp`, `gif`, `bmp` and `tiff` decode, `exif` and `ifd`
+//! read how the camera was held; `turbo` and `libwebp` hold the foreign calls; `chain` takes a picture
+//! through the passes, and `mode`, `palette`, `resample` (with `quads` and `weights`), `pixels` (with
+//! `color`, `blur`, `warp` and `erase`) and `output` do the work on pixels; `info` says what a file is
+//! without decoding it.
 
 mod augment;
 mod blur;
+mod bmp;
 mod chain;
 mod color;
 mod erase;
 mod exif;
 mod format;
 mod geometry;
+mod gif;
+mod ifd;
+mod info;
 mod jpeg;
+mod libwebp;
 mod mode;
 mod output;
+mod palette;
 mod pixels;
 mod png;
 mod quads;
 mod resample;
+mod tiff;
 mod turbo;
 mod warp;
+mod webp;
 mod weights;
 
 #[cfg(test)]
@@ -57,6 +69,8 @@ use self::format::Header;
 use self::geometry::{Geometry, Stage, Step};
 use self::output::Output;
 
+pub use self::info::{ImageInfo, image_frames, image_info};
+
 /// What one picture may ask for, checked before anything is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -65,11 +79,14 @@ pub struct Limits {
     pub pixels: u64,
     /// Bytes of a decoded picture. Default: 2 GiB, which holds that many pixels of `RGBA`.
     pub bytes: u64,
+    /// Frames of an animation, or pages of a document, that [`image_frames`] walks. Decoding looks at
+    /// the first alone, so that no animation is too long for it. Default: 65,536.
+    pub frames: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { pixels: 2 * 178_956_970, bytes: 2 << 30 }
+        Self { pixels: 2 * 178_956_970, bytes: 2 << 30, frames: 65_536 }
     }
 }
 

@@ -10,4 +10,6 @@
 
 pub mod image;
 
-pub use image::{ImagePipeline, Limits, Probe, Scratch, Written};
+pub use image::{
+    ImageInfo, ImagePipeline, Limits, Probe, Scratch, Written, image_frames, image_info,
+};

@@ -8,7 +8,7 @@ use forebay_plan::ImageMode;
 
 use super::exif::Orientation;
 use super::geometry::Size;
-use super::{Limits, jpeg, png, too_large, too_large_bytes};
+use super::{Limits, bmp, gif, jpeg, png, tiff, too_large, too_large_bytes, webp};
 
 /// What is known of a file before it is decoded.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,24 @@ pub(super) struct Picture {
 pub(super) enum Format {
     Jpeg,
     Png,
+    WebP,
+    Gif,
+    Bmp,
+    Tiff,
+}
+
+impl Format {
+    /// The name of the format, as Pillow has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jpeg => "JPEG",
+            Self::Png => "PNG",
+            Self::WebP => "WEBP",
+            Self::Gif => "GIF",
+            Self::Bmp => "BMP",
+            Self::Tiff => "TIFF",
+        }
+    }
 }
 
 /// Tells the format by the first bytes.
@@ -61,19 +79,20 @@ fn sniff(bytes: &[u8]) -> Result<Format> {
             "cannot decode the image: the value has 0 bytes",
         ));
     }
-    if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
-        return Ok(Format::Jpeg);
-    }
-    if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
-        return Ok(Format::Png);
-    }
     let at =
         |offset: usize, magic: &[u8]| bytes.get(offset..).is_some_and(|b| b.starts_with(magic));
+    let read = [
+        (Format::Jpeg, at(0, &[0xFF, 0xD8, 0xFF])),
+        (Format::Png, at(0, b"\x89PNG\r\n\x1a\n")),
+        (Format::WebP, at(0, b"RIFF") && at(8, b"WEBP")),
+        (Format::Gif, at(0, b"GIF87a") || at(0, b"GIF89a")),
+        (Format::Tiff, at(0, b"II*\0") || at(0, b"MM\0*") || at(0, b"II+\0") || at(0, b"MM\0+")),
+        (Format::Bmp, at(0, b"BM")),
+    ];
+    if let Some((format, _)) = read.iter().find(|(_, found)| *found) {
+        return Ok(*format);
+    }
     let known = [
-        ("GIF", at(0, b"GIF87a") || at(0, b"GIF89a")),
-        ("WebP", at(0, b"RIFF") && at(8, b"WEBP")),
-        ("TIFF", at(0, b"II*\0") || at(0, b"MM\0*") || at(0, b"II+\0") || at(0, b"MM\0+")),
-        ("BMP", at(0, b"BM")),
         ("AVIF", at(4, b"ftypavif") || at(4, b"ftypavis")),
         ("HEIC", at(4, b"ftyphei") || at(4, b"ftypmif1")),
         ("JPEG 2000", at(0, b"\0\0\0\x0cjP  \r\n") || at(0, b"\xFF\x4F\xFF\x51")),
@@ -86,9 +105,11 @@ fn sniff(bytes: &[u8]) -> Result<Format> {
     if let Some((name, _)) = known.iter().find(|(_, found)| *found) {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("cannot decode the image: it is {name}, and JPEG and PNG are read"),
+            format!(
+                "cannot decode the image: it is {name}; read are JPEG, PNG, WebP, GIF, BMP and TIFF"
+            ),
         )
-        .with_hint("convert the pictures to JPEG or PNG beforehand"));
+        .with_hint("convert the pictures to one of these beforehand"));
     }
     let start = bytes.get(..bytes.len().min(12)).unwrap_or_default().escape_ascii();
     Err(Error::new(
@@ -100,12 +121,21 @@ fn sniff(bytes: &[u8]) -> Result<Format> {
     ))
 }
 
-/// Reads the header and holds it against the limits; nothing is decoded or allocated.
+/// Reads the header; nothing is decoded or allocated.
+pub(super) fn read(bytes: &[u8]) -> Result<Header> {
+    match sniff(bytes)? {
+        Format::Jpeg => jpeg::header(bytes),
+        Format::Png => png::header(bytes),
+        Format::WebP => webp::header(bytes),
+        Format::Gif => gif::header(bytes),
+        Format::Bmp => bmp::header(bytes),
+        Format::Tiff => tiff::header(bytes),
+    }
+}
+
+/// Reads the header and holds it against the limits.
 pub(super) fn header(bytes: &[u8], limits: &Limits) -> Result<Header> {
-    let header = match sniff(bytes)? {
-        Format::Jpeg => jpeg::header(bytes)?,
-        Format::Png => png::header(bytes)?,
-    };
+    let header = read(bytes)?;
     let pixels = u64::from(header.width) * u64::from(header.height);
     if pixels > limits.pixels {
         return Err(too_large(
@@ -131,5 +161,9 @@ pub(super) fn decode(
     match header.format {
         Format::Jpeg => jpeg::decode(bytes, header, ask, out),
         Format::Png => png::decode(bytes, header, limits.bytes.saturating_mul(2), out),
+        Format::WebP => webp::decode(bytes, header, ask.mode, out),
+        Format::Gif => gif::decode(bytes, header, ask.mode, out),
+        Format::Bmp => bmp::decode(bytes, header, out),
+        Format::Tiff => tiff::decode(bytes, header, limits, out),
     }
 }

@@ -104,7 +104,7 @@ pub(super) fn facts(bytes: &[u8]) -> Result<Facts> {
                 frame = Some(read_frame(marker, body, bytes.len())?);
             }
             0xE1 if body.starts_with(b"Exif\0") && exif_tag.is_none() => {
-                exif_tag = body.get(6..).map(exif::orientation).filter(|&tag| tag != 1);
+                exif_tag = body.get(6..).and_then(exif::orientation);
             }
             0xE1 if body.starts_with(b"http://ns.adobe.com/xap/1.0/\0") => {
                 xmp_tag = xmp_tag.or_else(|| exif::orientation_of_xmp(body));
@@ -272,7 +272,7 @@ fn part(wanted: Rect, shrink: u32, unit: u32, (full_w, full_h): (u32, u32)) -> O
 }
 
 /// Warnings that do not mean that pixels are missing or wrong.
-fn is_harmless(warning: &str) -> bool {
+pub(super) fn is_harmless(warning: &str) -> bool {
     [
         "extraneous bytes before marker",
         "unknown JFIF revision",
@@ -290,7 +290,7 @@ fn has_end(bytes: &[u8]) -> bool {
 }
 
 /// libjpeg's words, as the second half of a sentence.
-fn words(text: &str) -> String {
+pub(super) fn words(text: &str) -> String {
     let text = text.split_once("(): ").map_or(text, |(_, rest)| rest).replace('\n', " ");
     let text = text.strip_prefix("Corrupt JPEG data: ").unwrap_or(&text);
     match text {
@@ -308,7 +308,7 @@ fn words(text: &str) -> String {
 
 /// Pillow's CMYK to RGB, on inverted values, as it reads all CMYK JPEGs (Adobe writes them so).
 /// Works in place: three bytes are written where four were read.
-fn cmyk_to_rgb(pixels: &mut [u8]) {
+pub(super) fn cmyk_to_rgb(pixels: &mut [u8]) {
     let mut write = 0;
     for read in (0..pixels.len()).step_by(4) {
         let Some(&[c, m, y, k]) = pixels.get(read..read + 4).and_then(|p| p.first_chunk()) else {

@@ -89,7 +89,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header> {
             b"tRNS" => has_transparency = true,
             b"eXIf" => {
                 let tiff = data.strip_prefix(b"Exif\0\0").unwrap_or(data);
-                exif_tag = exif_tag.or(Some(exif::orientation(tiff)).filter(|&tag| tag != 1));
+                exif_tag = exif_tag.or_else(|| exif::orientation(tiff));
             }
             b"iTXt" if data.starts_with(b"XML:com.adobe.xmp\0\0") => {
                 xmp_tag = xmp_tag.or_else(|| exif::orientation_of_xmp(data));
@@ -117,6 +117,13 @@ fn chunks(bytes: &[u8]) -> impl Iterator<Item = (&[u8; 4], &[u8])> {
         rest = after;
         Some((kind, chunk))
     })
+}
+
+/// Frames of the animation, as its header declares them; 0 where there is none.
+pub(super) fn frames(bytes: &[u8]) -> u64 {
+    let control = chunks(bytes).find(|(kind, _)| *kind == b"acTL");
+    let frames = control.and_then(|(_, chunk)| chunk.get(8..)?.first_chunk());
+    frames.map_or(0, |frames| u64::from(u32::from_be_bytes(*frames)))
 }
 
 /// The file with its default image only. Animations are not read, so that one that is out of order

@@ -1,4 +1,4 @@
-//! libjpeg-turbo, behind a safe face: all of the crate's foreign calls are here.
+//! libjpeg-turbo, behind a safe face: its foreign calls are here.
 //!
 //! # Implementation details
 //!
