@@ -6,7 +6,8 @@ and inside the clock for start-up. Iterating is always inside.
 
     NAME                                   what the tables call it
     prepare(threads)                       optional; once per process, before any clock (ray.init)
-    images(source, threads, seed)          float32 [n, 3, 224, 224] torch tensors and labels
+    images(source, threads, seed)          float32 [n, 3, 224, 224] torch tensors and labels; variants
+                                           "uint8" (not normalised) and "eval" (resized and cropped in the middle)
     tabular(source, threads, seed, order)  float32 [n, 7] matrices; order is "file" or "shuffled"
     startup(source, threads, seed)         as images, shuffled; only the first batch is taken
     resume(source, threads, seed, what)    "photographs" or "flights", shuffled; a `Resumable`
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 IMAGE_SIZE = 224
+EVAL_RESIZE = 256
 IMAGE_BATCH = 64
 TABULAR_BATCH = 4_096
 SHUFFLE_BUFFER = 65_536
@@ -72,6 +74,10 @@ IMAGES = [
     Entry("daft", "peer_daft", variant="native", note="Daft's own image functions, flip and normalise in torch"),
     Entry("daft_udf", "peer_daft", variant="udf", note="Daft with a torchvision function"),
     Entry("limit", "limit", note="libjpeg-turbo full decode, nothing else"),
+    Entry("forebay_uint8", "peer_forebay", variant="uint8", note="pixels, to be normalised on the device"),
+    Entry("forebay_eval", "peer_forebay", order="eval", variant="eval", note="Resize(256), CenterCrop(224)"),
+    Entry("torch_eval", "peer_torch", order="eval", variant="eval", note="the same, torchvision on tensors"),
+    Entry("dali_eval", "peer_dali", order="eval", variant="eval", note="the same, DALI on CPU"),
 ]
 
 TABULAR = [

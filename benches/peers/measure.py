@@ -222,7 +222,7 @@ def _check_epoch(loader: Any, source: Source, spec: dict[str, Any]) -> None:
         if spec["module"] == "limit":
             continue
         if spec["bench"] == "images":
-            _check_images(batch)
+            _check_images(batch, spec["variant"] == "uint8")
         elif spec["variant"] != "scan":
             if tuple(batch.shape[1:]) != (len(COLUMNS),) or "float32" not in str(batch.dtype):
                 raise Wrong(f"a batch of {batch.dtype} {tuple(batch.shape)}, not float32 [n, {len(COLUMNS)}]")
@@ -250,13 +250,16 @@ def _check_sums(sums: Any, known: Any, source: Source) -> None:
             raise Wrong(f"column {name}: {known[index]} values that sum to {sums[index]}, not {count} and {total}")
 
 
-def _check_images(batch: Any) -> None:
+def _check_images(batch: Any, pixels: bool = False) -> None:
     import torch
 
-    if not isinstance(batch, torch.Tensor) or batch.dtype != torch.float32:
-        raise Wrong(f"a batch of {getattr(batch, 'dtype', type(batch))}, not a torch tensor of float32")
+    dtype = torch.uint8 if pixels else torch.float32
+    if not isinstance(batch, torch.Tensor) or batch.dtype != dtype:
+        raise Wrong(f"a batch of {getattr(batch, 'dtype', type(batch))}, not a torch tensor of {dtype}")
     if tuple(batch.shape[1:]) != (3, IMAGE_SIZE, IMAGE_SIZE) or not batch.is_contiguous():
         raise Wrong(f"a batch of shape {tuple(batch.shape)}, not contiguous [n, 3, {IMAGE_SIZE}, {IMAGE_SIZE}]")
+    if pixels:
+        batch = (batch / 255 - 0.45) / 0.225
     low, high, spread = batch.min().item(), batch.max().item(), batch.std().item()
     # Normalised photographs: black is -2.12 and white 2.64; a constant batch was never decoded.
     if not (-2.3 < low < -1.0 and 1.0 < high < 2.8 and spread > 0.5):

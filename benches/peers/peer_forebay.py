@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch  # noqa: F401 - the tensors are torch's: an import, so outside every clock and gauge
 
 import forebay as fb
-from case import IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
+from case import EVAL_RESIZE, IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
 from data import COLUMNS, Source
 
 
@@ -20,17 +20,23 @@ class _Column:
             yield batch[self.column]
 
 
-def images(source: Source, threads: int, seed: int, variant: str = ""):
+def images(source: Source, threads: int, seed: int, variant: str = "", **options):
     """Shuffled, all rows delivered, labels beside the images."""
+    evaluation = variant == "eval"
+    pixels = variant == "uint8"
+    training = [fb.RandomResizedCrop(IMAGE_SIZE), fb.RandomHorizontalFlip()]
     dataset = fb.read_parquet(source.path, columns=["image", "label"]).map_image(
         "image",
-        [fb.RandomResizedCrop(IMAGE_SIZE), fb.RandomHorizontalFlip(), fb.Normalize(MEAN, STD)],
+        [
+            *([fb.Resize(EVAL_RESIZE), fb.CenterCrop(IMAGE_SIZE)] if evaluation else training),
+            *([] if pixels else [fb.Normalize(MEAN, STD)]),
+        ],
         mode="RGB",
-        dtype="float32",
+        dtype="uint8" if pixels else "float32",
         layout="CHW",
     )
     loader = dataset.loader(
-        batch_size=IMAGE_BATCH, shuffle="window", seed=seed, num_threads=threads, epoch_end="partial"
+        batch_size=IMAGE_BATCH, shuffle="window", seed=seed, num_threads=threads, epoch_end="partial", **options
     )
     return _Column(loader, "image")
 

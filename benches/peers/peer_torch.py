@@ -69,7 +69,7 @@ def images(source: Source, threads: int, seed: int, variant: str = "tensor"):
     """Map-style, full permutation by RandomSampler."""
     generator = torch.Generator().manual_seed(seed)
     table = pq.read_table(source.path, columns=["image", "label"], memory_map=True)
-    dataset = Photographs(table, recipes.pil() if variant == "pil" else recipes.tensor())
+    dataset = Photographs(table, recipes.pil() if variant == "pil" else recipes.tensor(variant == "eval"))
     return _First(DataLoader(dataset, IMAGE_BATCH, shuffle=True, num_workers=threads, generator=generator))
 
 

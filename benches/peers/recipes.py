@@ -13,19 +13,19 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from case import IMAGE_SIZE, MEAN, STD
+from case import EVAL_RESIZE, IMAGE_SIZE, MEAN, STD
 
 
-def tensor() -> Callable[[Any], Any]:
+def tensor(evaluation: bool = False) -> Callable[[Any], Any]:
     """JPEG bytes to a float32 CHW tensor, all in torchvision's C++."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms import v2
 
+    training = [v2.RandomResizedCrop(IMAGE_SIZE, antialias=True), v2.RandomHorizontalFlip()]
     chain = v2.Compose(
         [
-            v2.RandomResizedCrop(IMAGE_SIZE, antialias=True),
-            v2.RandomHorizontalFlip(),
+            *([v2.Resize(EVAL_RESIZE, antialias=True), v2.CenterCrop(IMAGE_SIZE)] if evaluation else training),
             v2.ToDtype(torch.float32, scale=True),
             v2.Normalize(MEAN, STD, inplace=True),
         ]

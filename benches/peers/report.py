@@ -60,7 +60,7 @@ def table(
     cpu_unit: str, notes: dict[str, str],
 ) -> str:  # fmt: skip
     """One line a peer: median, spread, ratio to Forebay, CPU seconds."""
-    own = [j for j in jobs if j.spec["module"] == "peer_forebay" and not j.spec["variant"]]
+    own = [j for j in jobs if j.spec["module"] == "peer_forebay" and j.spec["variant"] in ("", j.spec["order"])]
     ours = {j.spec["order"]: j.middle(figure) for j in own}
     head = f"{'':26}{unit:>14}{'least':>12}{'most':>12}{'forebay is':>13}{cpu_unit:>24}  what"
     lines = [head, "-" * len(head)]

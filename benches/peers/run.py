@@ -20,7 +20,7 @@ import data
 import report
 import resuming
 from alternate import Job, run_rounds, say
-from case import BENCHES, IMAGE_BATCH, TABULAR_BATCH, Entry
+from case import BENCHES, IMAGE_BATCH, IMAGE_SIZE, TABULAR_BATCH, Entry
 
 SEED = 7
 MIB = 2**20
@@ -53,16 +53,36 @@ def images(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dic
     warm = data.photographs(cache, data.PHOTOS_WARM)
     source = warm if options.quick else data.photographs(cache, data.PHOTOS)
     jobs = _jobs(options, cpus, "throughput", source, warm)
-    run_rounds(list(jobs.values()), options.rounds, options.timeout)
-    _print(jobs, _rate, "img/s", lambda r: 1_000 * r["cpu"] / r["rows"], "CPU s / 1,000 images")
+    held = _images_held(options, cpus, source)
+    run_rounds([*jobs.values(), held], options.rounds, options.timeout)
+
+    def cpu(result: dict[str, Any]) -> float:
+        return 1_000 * result["cpu"] / result["rows"]
+
+    _print(jobs, _rate, "img/s", cpu, "CPU s / 1,000 images")
     value = {e.name: _middle(j, _rate) for e, j in jobs.items()}
-    return list(jobs.values()), {
+    above = report.rounded(held.middle(lambda r: r["above"] / MIB))
+    bound = options.image_memory_limit_mib + IMAGE_BATCH * 3 * IMAGE_SIZE**2 * 4 / MIB
+    print(f"forebay's memory above its imports: {above} MiB; limit and one batch are {bound:.0f} MiB")
+    evaluation = {name: value.pop(name) for name in list(value) if name.endswith("_eval")}
+    return [*jobs.values(), held], {
         "bench": "images",
         "unit": "img/s",
         "forebay": value.pop("forebay", None),
-        "peers": {name: figure for name, figure in value.items() if name != "limit"},
-        "limit": value.get("limit"),
+        "forebay_uint8": value.pop("forebay_uint8", None),
+        "limit": value.pop("limit", None),
+        "peers": value,
+        "eval": {name.removesuffix("_eval"): figure for name, figure in evaluation.items()},
+        "cpu_s_per_1000": {e.name: _middle(j, cpu) for e, j in jobs.items()},
+        "memory_mib": above,
     }
+
+
+def _images_held(options: argparse.Namespace, cpus: list[int], source: data.Source) -> Job:
+    """Forebay on the photographs with a limit of memory, and lanes and windows that fit it."""
+    job = _job(options, cpus, Entry("forebay", "peer_forebay"), "memory", source, source, "forebay_memory")
+    job.spec["options"] = {"memory_limit": options.image_memory_limit_mib * MIB, "lanes": 4, "window": 1}
+    return job
 
 
 def tabular(options: argparse.Namespace, cpus: list[int]) -> tuple[list[Job], dict[str, Any]]:
@@ -174,7 +194,7 @@ def _job(
     label: str,
 ) -> Job:  # fmt: skip
     spec = {
-        "bench": options.bench if options.bench != "memory" else "tabular",
+        "bench": "tabular" if options.bench == "memory" else options.bench,
         "kind": kind,
         "module": entry.module,
         "variant": entry.variant,
@@ -233,6 +253,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--forebay-python", help="interpreter that has Forebay (default: this one, else .venv's)")
     parser.add_argument("--mosaicml-python", help="interpreter that has MosaicML Streaming, for `resume`")
     parser.add_argument("--memory-limit-mib", type=int, default=256, help="memory_limit of `memory` (default: 256)")
+    parser.add_argument(
+        "--image-memory-limit-mib", type=int, default=300, help="memory_limit of `images`' last line (default: 300)"
+    )
     parser.add_argument("--json-out", help="file for every single measurement")
     options = parser.parse_args()
     options.only = [name for name in options.only.split(",") if name]
