@@ -42,6 +42,7 @@ from forebay._image_colors import (
     RandomSolarize,
     TrivialAugmentWide,
 )
+from forebay._image_info import ImageInfo, image_info
 from forebay._images import (
     CenterCrop,
     ImageOp,
@@ -75,6 +76,7 @@ __all__ = [
     "ForebayError",
     "GaussianBlur",
     "Grayscale",
+    "ImageInfo",
     "ImageOp",
     "InternalError",
     "InvalidInputError",
@@ -111,6 +113,7 @@ __all__ = [
     "TrivialAugmentWide",
     "UnsupportedError",
     "__version__",
+    "image_info",
     "memory",
     "merge_states",
     "mixing",

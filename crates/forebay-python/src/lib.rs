@@ -6,6 +6,7 @@
 
 mod dataset;
 mod errors;
+mod image;
 mod loader;
 mod tensor;
 mod warnings;
@@ -29,6 +30,7 @@ fn _forebay(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<tensor::ArrowBatch>()?;
     m.add_function(wrap_pyfunction!(dataset::inspect, m)?)?;
     m.add_function(wrap_pyfunction!(dataset::memory, m)?)?;
+    m.add_function(wrap_pyfunction!(image::image_info, m)?)?;
     m.add_function(wrap_pyfunction!(loader::merge_states, m)?)?;
     Ok(())
 }

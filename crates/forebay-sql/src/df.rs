@@ -13,7 +13,8 @@ pub(crate) use datafusion_expr::planner::{ContextProvider, ExprPlanner};
 pub(crate) use datafusion_expr::simplify::SimplifyContext;
 pub(crate) use datafusion_expr::{
     AggregateUDF, BinaryExpr as LogicalBinary, ColumnarValue, Expr, HigherOrderUDF, Operator,
-    ScalarUDF, TableSource, Volatility, WindowUDF, lit,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TableSource, TypeSignature,
+    Volatility, WindowUDF, lit,
 };
 pub(crate) use datafusion_functions as functions;
 pub(crate) use datafusion_functions_aggregate::all_default_aggregate_functions;

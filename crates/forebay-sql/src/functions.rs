@@ -15,6 +15,7 @@ use crate::df::{
     HigherOrderUDF, ScalarUDF, TableReference, TableSource, Volatility, WindowUDF, functions,
     functions_nested,
 };
+use crate::pictures;
 
 /// Why a function is not offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,8 @@ impl Functions {
         let mut refused = BTreeMap::new();
         let all = functions::all_default_functions()
             .into_iter()
-            .chain(functions_nested::all_default_nested_functions());
+            .chain(functions_nested::all_default_nested_functions())
+            .chain(pictures::all());
         for f in all {
             for name in names(f.name(), f.aliases()) {
                 if f.signature().volatility == Volatility::Immutable {

@@ -28,6 +28,7 @@ mod guard;
 mod habits;
 mod harden;
 mod parse;
+mod pictures;
 mod plan;
 mod predicate;
 mod prune;

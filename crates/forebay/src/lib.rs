@@ -36,6 +36,7 @@ pub use forebay_exec::outputs::{Make, OutputSpec};
 pub use forebay_exec::runtime;
 pub use forebay_exec::{JobSummary, Progress, Share, Stats};
 pub use forebay_feed::{Batch, Column, Dense, batch, dlpack};
+pub use forebay_ops::{ImageInfo, image_info};
 pub use forebay_plan as plan;
 pub use forebay_plan::schedule::{EpochEnd, Shuffle};
 pub use forebay_plan::{
