@@ -131,6 +131,7 @@ fn sum_columns(unit: impl Unit, weights: &Weights, pixels: &[u8], view: View, ou
     let row_bytes = (view.w as usize * 4).max(1);
     let last = view.h.saturating_sub(1);
     let row = |y: usize| view.row(pixels, 4, (y as u32).min(last)).as_chunks::<LINE>();
+    let precision = weights.precision();
     let mut sources = Vec::with_capacity(weights.per_target());
     let mut tails = Vec::with_capacity(weights.per_target());
     for ((start, pairs), out) in weights.spans().zip(out.chunks_exact_mut(row_bytes)) {
@@ -138,21 +139,52 @@ fn sum_columns(unit: impl Unit, weights: &Weights, pixels: &[u8], view: View, ou
         tails.clear();
         for y in (start..).step_by(2).take(pairs.len()) {
             let ((a, a_tail), (b, b_tail)) = (row(y), row(y + 1));
-            sources.push((a, b));
+            sources.push([a, b]);
             tails.push([line_at(a_tail, 0), line_at(b_tail, 0)]);
         }
         let (lines, rest) = out.as_chunks_mut::<LINE>();
-        for (i, out) in lines.iter_mut().enumerate() {
-            let terms = sources.iter().zip(pairs).map(|((a, b), &pair)| {
-                ([a.get(i).unwrap_or(&NOTHING), b.get(i).unwrap_or(&NOTHING)], pair)
-            });
-            *out = unit.sum(terms, weights.precision());
+        match pairs.len() {
+            1 => blend::<1>(unit, &sources, pairs, precision, lines),
+            2 => blend::<2>(unit, &sources, pairs, precision, lines),
+            3 => blend::<3>(unit, &sources, pairs, precision, lines),
+            4 => blend::<4>(unit, &sources, pairs, precision, lines),
+            _ => {
+                for (i, out) in lines.iter_mut().enumerate() {
+                    let line = |from: &[Line]| *from.get(i).unwrap_or(&NOTHING);
+                    let terms = sources.iter().zip(pairs);
+                    let terms = terms.map(|([a, b], &pair)| ([line(a), line(b)], pair));
+                    *out = unit.sum(terms, precision);
+                }
+            }
         }
         if !rest.is_empty() {
-            let terms = tails.iter().zip(pairs).map(|([a, b], &pair)| ([a, b], pair));
-            let found = unit.sum(terms, weights.precision());
+            let found = unit.sum(tails.iter().copied().zip(pairs.iter().copied()), precision);
             rest.iter_mut().zip(found).for_each(|(to, from)| *to = from);
         }
+    }
+}
+
+/// The sum of so many pairs of rows: their number is known, so the weights stay in registers.
+#[inline(always)]
+fn blend<const N: usize>(
+    unit: impl Unit,
+    sources: &[[&[Line]; 2]],
+    pairs: &[i32],
+    precision: u32,
+    out: &mut [Line],
+) {
+    let (Some(sources), Some(pairs)) = (sources.first_chunk::<N>(), pairs.first_chunk::<N>())
+    else {
+        return;
+    };
+    let n = out.len();
+    if sources.iter().any(|[a, b]| a.len() != n || b.len() != n) {
+        return;
+    }
+    for (i, out) in out.iter_mut().enumerate() {
+        let line = |from: &[Line]| *from.get(i).unwrap_or(&NOTHING);
+        let terms = sources.map(|[a, b]| [line(a), line(b)]);
+        *out = unit.sum(terms.into_iter().zip(*pairs), precision);
     }
 }
 
@@ -188,27 +220,51 @@ fn sum_rows(
             }
             *turned = unit.turn(&lines);
         }
-        let mut spans = weights.spans();
-        let mut at = 0;
-        while at < out_bytes {
-            let mut found = [[0; LINE]; PIXELS];
-            for (found, (start, pairs)) in found.iter_mut().zip(&mut spans) {
-                let lines = block.get(start..start + per_target).unwrap_or_default();
-                let lines = lines.as_chunks::<2>().0.iter().map(|[a, b]| [a, b]);
-                *found = unit.sum(lines.zip(pairs.iter().copied()), weights.precision());
-            }
-            let n = LINE.min(out_bytes - at);
-            for (row, line) in out.chunks_exact_mut(out_bytes).zip(&unit.turn(&found)) {
-                if n == LINE
-                    && let Some(row) = row.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
-                {
-                    *row = *line;
-                } else if let (Some(row), Some(line)) = (row.get_mut(at..at + n), line.get(..n)) {
-                    row.copy_from_slice(line);
-                }
-            }
-            at += LINE;
+        match per_target {
+            2 => put_rows::<1>(unit, weights, block, out, out_bytes),
+            4 => put_rows::<2>(unit, weights, block, out, out_bytes),
+            6 => put_rows::<3>(unit, weights, block, out, out_bytes),
+            8 => put_rows::<4>(unit, weights, block, out, out_bytes),
+            _ => put_rows::<0>(unit, weights, block, out, out_bytes),
         }
+    }
+}
+
+/// Target columns out of source columns, and back into rows. `N` is the pairs of weights of each
+/// target, or 0 where only `weights` knows.
+#[inline(always)]
+fn put_rows<const N: usize>(
+    unit: impl Unit,
+    weights: &Weights,
+    block: &[Line],
+    out: &mut [u8],
+    out_bytes: usize,
+) {
+    let precision = weights.precision();
+    let mut spans = weights.spans();
+    let mut at = 0;
+    while at < out_bytes {
+        let mut found = [[0; LINE]; PIXELS];
+        for (found, (start, pairs)) in found.iter_mut().zip(&mut spans) {
+            let lines = block.get(start..).unwrap_or_default().as_chunks::<2>().0;
+            *found = match (lines.first_chunk::<N>(), pairs.first_chunk::<N>()) {
+                (Some(lines), Some(pairs)) if N > 0 => {
+                    unit.sum(lines.iter().copied().zip(*pairs), precision)
+                }
+                _ => unit.sum(lines.iter().copied().zip(pairs.iter().copied()), precision),
+            };
+        }
+        let n = LINE.min(out_bytes - at);
+        for (row, line) in out.chunks_exact_mut(out_bytes).zip(&unit.turn(&found)) {
+            if n == LINE
+                && let Some(row) = row.get_mut(at..).and_then(<[u8]>::first_chunk_mut)
+            {
+                *row = *line;
+            } else if let (Some(row), Some(line)) = (row.get_mut(at..at + n), line.get(..n)) {
+                row.copy_from_slice(line);
+            }
+        }
+        at += LINE;
     }
 }
 
@@ -227,7 +283,7 @@ fn line_at(row: &[u8], at: usize) -> Line {
 /// What vector units do differently.
 trait Unit: Copy {
     /// The weighted sum of lines, rounded to bytes. They come in pairs with the weights of both.
-    fn sum<'a>(self, terms: impl Iterator<Item = ([&'a Line; 2], i32)>, precision: u32) -> Line;
+    fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, precision: u32) -> Line;
 
     /// Rows of a block become its columns; a pixel stays together.
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS];
@@ -238,11 +294,11 @@ trait Unit: Copy {
 struct Portable;
 
 impl Unit for Portable {
-    fn sum<'a>(self, terms: impl Iterator<Item = ([&'a Line; 2], i32)>, precision: u32) -> Line {
+    fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, precision: u32) -> Line {
         let mut sums = [1i32 << (precision - 1); LINE];
         for ([a, b], pair) in terms {
             let weights = [i32::from(pair as i16), pair >> 16];
-            for (sum, (&a, &b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            for (sum, (a, b)) in sums.iter_mut().zip(a.into_iter().zip(b)) {
                 *sum += i32::from(a) * weights[0] + i32::from(b) * weights[1];
             }
         }
@@ -280,11 +336,7 @@ mod avx2 {
 
     impl super::Unit for Unit {
         #[inline(always)]
-        fn sum<'a>(
-            self,
-            terms: impl Iterator<Item = ([&'a Line; 2], i32)>,
-            precision: u32,
-        ) -> Line {
+        fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, precision: u32) -> Line {
             // SAFETY: this processor has AVX2, as `self` proves.
             unsafe { sum(terms, precision) }
         }
@@ -316,11 +368,11 @@ mod avx2 {
     /// both weights and adds.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn sum<'a>(terms: impl Iterator<Item = ([&'a Line; 2], i32)>, precision: u32) -> Line {
+    fn sum(terms: impl Iterator<Item = ([Line; 2], i32)>, precision: u32) -> Line {
         let zero = _mm256_setzero_si256();
         let mut sums = [_mm256_set1_epi32(1 << (precision - 1)); 4];
         for ([a, b], pair) in terms {
-            let (a, b, weights) = (load(a), load(b), _mm256_set1_epi32(pair));
+            let (a, b, weights) = (load(&a), load(&b), _mm256_set1_epi32(pair));
             let (low, high) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
             let pairs = [
                 _mm256_unpacklo_epi8(low, zero),
@@ -457,7 +509,7 @@ mod tests {
         fn units_agree(lines in proptest::collection::vec(any::<[u8; 32]>(), 8), pairs in any::<[i32; 4]>(), bits in 1u32..22) {
             #[cfg(target_arch = "x86_64")]
             if let Some(unit) = avx2::Unit::here() {
-                let terms = || lines.chunks(2).map(|l| [&l[0], &l[1]]).zip(pairs.map(|p| p & 0x1FFF_1FFF));
+                let terms = || lines.chunks(2).map(|l| [l[0], l[1]]).zip(pairs.map(|p| p & 0x1FFF_1FFF));
                 prop_assert_eq!(unit.sum(terms(), bits), Portable.sum(terms(), bits));
                 let lines: [Line; 8] = lines.clone().try_into().unwrap();
                 prop_assert_eq!(unit.turn(&lines), Portable.turn(&lines));
