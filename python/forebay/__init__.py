@@ -59,6 +59,7 @@ from forebay._images import (
 )
 from forebay._loader import Loader, merge_states
 from forebay._memory import MemoryUse, memory
+from forebay._mix_images import CutMix, MixOp, MixUp
 from forebay._mixing import Mixing, mixing, mixing_of
 from forebay._ragged import Ragged
 
@@ -70,6 +71,7 @@ __all__ = [
     "ChangedError",
     "ColorJitter",
     "CorruptDataError",
+    "CutMix",
     "DataError",
     "Dataset",
     "ForebayError",
@@ -80,6 +82,8 @@ __all__ = [
     "InvalidInputError",
     "Loader",
     "MemoryUse",
+    "MixOp",
+    "MixUp",
     "Mixing",
     "Normalize",
     "NotFoundError",
