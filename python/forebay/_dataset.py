@@ -501,8 +501,9 @@ class Dataset:
             chooses rows, or leaves the images out and keeps the labels, is refused as well.
         SchemaError
             From `loader`: images of different sizes, labels that are neither whole numbers nor
-            floats. From a batch: a label that is null (`fill` helps) or not among the classes; the
-            error names file, row group and row.
+            floats. From a batch: a label that is null (`fill` helps), with file, row group and row.
+        DataError
+            From a batch: a label that is not among the classes, with file, row group and row.
 
         Examples
         --------

@@ -6,6 +6,7 @@
 
 mod beta;
 mod blend;
+mod halves;
 
 use std::ops::Range;
 

@@ -5,12 +5,8 @@
 //! for which torch has no such operation, is rounded to the nearest whole number.
 
 use forebay_core::{DType, Error, Result};
-use half::slice::HalfFloatSliceExt as _;
-use half::{bf16, f16};
 
-/// Elements of half precision that are converted at once: two registers' worth of every vector unit,
-/// several times over.
-const TILE: usize = 64;
+use super::halves::{BFloat16, Float16, Half};
 
 /// The weighted mean of rows of one element type.
 #[derive(Clone, Copy, Debug)]
@@ -36,71 +32,64 @@ impl Blend {
 
     /// Blends bytes of a row with those of its partner, in place. They are whole elements.
     pub fn apply(&self, own: &mut [u8], other: &[u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the function needs AVX2, which this processor has; it is safe code otherwise.
+            unsafe { self.apply_avx2(own, other) };
+            return;
+        }
+        self.apply_any(own, other);
+    }
+
+    /// The same code, for wider vectors.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn apply_avx2(&self, own: &mut [u8], other: &[u8]) {
+        self.apply_any(own, other);
+    }
+
+    #[inline(always)]
+    fn apply_any(&self, own: &mut [u8], other: &[u8]) {
         let (w, v) = (self.own as f32, self.other as f32);
         match self.dtype {
             DType::UInt8 => {
                 // Sixteen bits of weight: off by less than 1/256 of a step before it is rounded.
                 let w = (self.own * 65536.0).round() as u32;
                 let v = 65536 - w;
-                for (a, b) in own.iter_mut().zip(other) {
-                    *a = ((u32::from(*a) * w + u32::from(*b) * v + 32768) >> 16) as u8;
-                }
+                each(own, other, |[a]: [u8; 1], [b]| {
+                    [((u32::from(a) * w + u32::from(b) * v + 32768) >> 16) as u8]
+                });
             }
-            DType::Float16 => halves(own, other, [w, v], f16::to_bits, f16::from_bits),
-            DType::BFloat16 => halves(own, other, [w, v], bf16::to_bits, bf16::from_bits),
-            DType::Float64 => {
-                let others = other.as_chunks::<8>().0;
-                for (a, b) in own.as_chunks_mut::<8>().0.iter_mut().zip(others) {
-                    let (x, y) = (f64::from_ne_bytes(*a), f64::from_ne_bytes(*b));
-                    *a = (y * self.other + x * self.own).to_ne_bytes();
-                }
-            }
-            _ => {
-                let others = other.as_chunks::<4>().0;
-                for (a, b) in own.as_chunks_mut::<4>().0.iter_mut().zip(others) {
-                    let (x, y) = (f32::from_ne_bytes(*a), f32::from_ne_bytes(*b));
-                    *a = (y * v + x * w).to_ne_bytes();
-                }
-            }
+            DType::Float16 => each(own, other, |a, b| half::<Float16>(a, b, [w, v])),
+            DType::BFloat16 => each(own, other, |a, b| half::<BFloat16>(a, b, [w, v])),
+            DType::Float64 => each(own, other, |a, b| {
+                let (a, b) = (f64::from_ne_bytes(a), f64::from_ne_bytes(b));
+                (b * self.other + a * self.own).to_ne_bytes()
+            }),
+            _ => each(own, other, |a, b| {
+                let (a, b) = (f32::from_ne_bytes(a), f32::from_ne_bytes(b));
+                (b * v + a * w).to_ne_bytes()
+            }),
         }
     }
 }
 
-/// Half precision, a tile at a time: the conversions of a slice use what the processor has for them.
-fn halves<H: Copy + Default>(
-    own: &mut [u8],
-    other: &[u8],
-    [w, v]: [f32; 2],
-    bits: impl Fn(H) -> u16,
-    of_bits: impl Fn(u16) -> H,
-) where
-    [H]: half::slice::HalfFloatSliceExt,
-{
-    let size = 2 * TILE;
-    for (own, other) in own.chunks_mut(size).zip(other.chunks(size)) {
-        let n = own.len() / 2;
-        let weighted = |bytes: &[u8], weight: f32| -> [f32; TILE] {
-            let mut half = [H::default(); TILE];
-            let mut wide = [0f32; TILE];
-            for (h, b) in half.iter_mut().zip(bytes.as_chunks::<2>().0) {
-                *h = of_bits(u16::from_ne_bytes(*b));
-            }
-            half.convert_to_f32_slice(&mut wide);
-            wide.iter_mut().for_each(|x| *x *= weight);
-            // Rounded to the element type between two operations, as torch does.
-            half.convert_from_f32_slice(&wide);
-            half.convert_to_f32_slice(&mut wide);
-            wide
-        };
-        let mut sum = weighted(other, v);
-        let mine = weighted(own, w);
-        sum.iter_mut().zip(mine).for_each(|(a, b)| *a += b);
-        let mut half = [H::default(); TILE];
-        half.convert_from_f32_slice(&sum);
-        for (b, h) in own.as_chunks_mut::<2>().0.iter_mut().zip(&half[..n]) {
-            *b = bits(*h).to_ne_bytes();
-        }
+/// Applies `f` to each element and its partner.
+#[inline(always)]
+fn each<const N: usize>(own: &mut [u8], other: &[u8], f: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+    let others = other.as_chunks::<N>().0;
+    for (a, b) in own.as_chunks_mut::<N>().0.iter_mut().zip(others) {
+        *a = f(*a, *b);
     }
+}
+
+/// The mean of two halves: rounded to the element type between two operations, as torch does.
+#[inline(always)]
+fn half<H: Half>(own: [u8; 2], other: [u8; 2], [w, v]: [f32; 2]) -> [u8; 2] {
+    let weighted = |bytes: [u8; 2], weight: f32| {
+        H::widen(H::narrow(H::widen(u16::from_ne_bytes(bytes)) * weight))
+    };
+    H::narrow(weighted(other, v) + weighted(own, w)).to_ne_bytes()
 }
 
 /// Writes labels as float32 shares of classes: `lambda` for a row's own class, the rest for that of
