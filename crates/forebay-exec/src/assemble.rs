@@ -80,6 +80,9 @@ pub struct Unfinished {
 
 type Done = Box<dyn FnOnce(Result<Assembled>) + Send>;
 
+/// A batch whose rows are written, and what was bad of them.
+type Written = (Arc<Layout>, SlabWriter, Vec<BadValue>);
+
 impl Assembler {
     /// Assembles a batch on the pool and calls `done` with what came of it, from one of the pool's
     /// threads. `first` is the place of its first sample among those of the epoch.
@@ -228,7 +231,7 @@ impl Assembler {
         self: &Arc<Self>,
         pool: &PoolHandle,
         seq: u64,
-        (layout, slab, mut bad): (Arc<Layout>, SlabWriter, Vec<BadValue>),
+        (layout, slab, mut bad): Written,
         done: Done,
     ) {
         bad.sort_unstable_by_key(|b| (b.sample, b.output));

@@ -6,6 +6,8 @@
 
 mod beta;
 mod blend;
+#[cfg(target_arch = "x86_64")]
+mod f16c;
 mod halves;
 
 use std::ops::Range;

@@ -10,7 +10,8 @@ use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::{Pipeline, Stats, runtime};
 use forebay_io::survey;
 use forebay_plan::{
-    LoaderOptions, MapImage, MixImages, ParquetSink, ParquetSource, Plan, Sink, Source, Step, StorageOptions,
+    LoaderOptions, MapImage, MixImages, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
+    StorageOptions,
 };
 
 use crate::explain::Explain;

@@ -9,9 +9,7 @@ use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::scan::Candidate;
 use forebay_exec::{Pipeline, runtime};
 use forebay_io::survey;
-use forebay_plan::{
-    MixImages, MixOp, OnError, OutputKind, Sink, Source, Step, valid_column,
-};
+use forebay_plan::{MixImages, MixOp, OnError, OutputKind, Sink, Source, Step, valid_column};
 use serde_json::{Value, json};
 
 /// The source's part.

@@ -13,7 +13,7 @@ use forebay_core::{DType, Error, ErrorKind, Result, RowKey};
 use forebay_feed::{SlabWriter, Strip};
 use forebay_ops::mix::{self, Blend, Cut, Drawn};
 
-use super::{Assembled, Assembler, BadValue, Done, Layout, Plan, gather_dense};
+use super::{Assembled, Assembler, Done, Layout, Made, Plan, Written, gather_dense, told};
 use crate::images::ImageTask;
 use crate::mixes::class;
 use crate::outputs::{ALIGN, LabelSpec, Make};
@@ -138,7 +138,7 @@ impl Assembler {
         self: &Arc<Self>,
         pool: &PoolHandle,
         seq: u64,
-        (layout, mut slab, bad): (Arc<Layout>, SlabWriter, Vec<BadValue>),
+        (layout, mut slab, bad): Written,
         done: Done,
     ) {
         let mut work = match caught(|| self.mixing(&layout, &mut slab)) {
@@ -146,13 +146,13 @@ impl Assembler {
             Err(e) => return done(Err(e)),
         };
         let Some(own) = work.next() else {
-            return done(caught(|| self.whole(&layout, slab, bad)));
+            return done(caught(|| self.whole((layout, slab, bad))));
         };
         let mixing = Arc::new(Mixing {
             assembler: Arc::clone(self),
             left: AtomicUsize::new(1 + work.len()),
             failed: Mutex::new(None),
-            rest: Mutex::new(Some((layout, slab, bad, done))),
+            rest: Mutex::new(Some(((layout, slab, bad), done))),
         });
         for other in work {
             let mixing = Arc::clone(&mixing);
@@ -168,7 +168,7 @@ struct Mixing {
     assembler: Arc<Assembler>,
     left: AtomicUsize,
     failed: Mutex<Option<Error>>,
-    rest: Mutex<Option<(Arc<Layout>, SlabWriter, Vec<BadValue>, Done)>>,
+    rest: Mutex<Option<(Written, Done)>>,
 }
 
 impl Mixing {
@@ -178,20 +178,21 @@ impl Mixing {
             lock(&self.failed).get_or_insert(e);
         }
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let Some((layout, slab, bad, done)) = lock(&self.rest).take() else { return };
+            let Some((written, done)) = lock(&self.rest).take() else { return };
             let failed = lock(&self.failed).take();
             done(match failed {
                 Some(e) => Err(e),
-                None => caught(|| self.assembler.whole(&layout, slab, bad)),
+                None => caught(|| self.assembler.whole(written)),
             });
         }
     }
 }
 
 impl Assembler {
-    fn whole(&self, layout: &Layout, slab: SlabWriter, bad: Vec<BadValue>) -> Result<Assembled> {
-        let batch = self.finish(layout, slab, &bad)?;
-        Ok(Assembled::Whole(super::Made { batch, bad: super::told(&layout.rows, bad) }))
+    /// The finished batch.
+    fn whole(&self, (layout, slab, bad): Written) -> Result<Assembled> {
+        let batch = self.finish(&layout, slab, &bad)?;
+        Ok(Assembled::Whole(Made { batch, bad: told(&layout.rows, bad) }))
     }
 }
 

@@ -6,6 +6,8 @@
 
 use forebay_core::{DType, Error, Result};
 
+#[cfg(target_arch = "x86_64")]
+use super::f16c;
 use super::halves::{BFloat16, Float16, Half};
 
 /// The weighted mean of rows of one element type.
@@ -32,6 +34,15 @@ impl Blend {
 
     /// Blends bytes of a row with those of its partner, in place. They are whole elements.
     pub fn apply(&self, own: &mut [u8], other: &[u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if self.dtype == DType::Float16 && f16c::is_there() {
+            // SAFETY: the function needs AVX and F16C, which this processor has; it is safe otherwise.
+            let done = unsafe { f16c::blend(own, other, [self.own as f32, self.other as f32]) };
+            if let (Some(own), Some(other)) = (own.get_mut(done..), other.get(done..)) {
+                self.apply_any(own, other);
+            }
+            return;
+        }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the function needs AVX2, which this processor has; it is safe code otherwise.

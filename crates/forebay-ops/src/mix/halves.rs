@@ -1,7 +1,7 @@
 //! Half precision without branches, so that the compiler has it in vectors of any width.
 //!
 //! The results are those of IEEE 754 to the bit, rounded to the nearest and ties to even: what `half`
-//! and torch have. `half` itself converts bfloat16 one by one, and float16 by eight at most.
+//! and torch have. `half` itself converts bfloat16 one by one.
 
 /// A type of 16 bits that is reckoned with as float32.
 pub trait Half {
@@ -22,17 +22,24 @@ pub struct BFloat16;
 const SHIFT: u32 = 13;
 const HIGHER: u32 = 112 << 23;
 
+/// One of two numbers, by a mask: where there is an `if`, the compiler makes a branch of it.
+#[inline(always)]
+fn choose(first: bool, a: u32, b: u32) -> u32 {
+    let mask = u32::from(first).wrapping_neg();
+    (a & mask) | (b & !mask)
+}
+
 impl Half for Float16 {
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
         let sign = u32::from(bits & 0x8000) << 16;
         let size = u32::from(bits & 0x7fff);
         // Infinity and NaN have the greatest exponent, there and here.
-        let top = if size >= 0x7c00 { HIGHER } else { 0 };
+        let top = choose(size >= 0x7c00, HIGHER, 0);
         let normal = (size << SHIFT) + HIGHER + top;
         // Below the least exponent it is a number of steps of 2^-24.
         let subnormal = (size as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
-        f32::from_bits(sign | if size < 0x400 { subnormal } else { normal })
+        f32::from_bits(sign | choose(size < 0x400, subnormal, normal))
     }
 
     #[inline(always)]
@@ -45,11 +52,11 @@ impl Half for Float16 {
         let normal = rounded.wrapping_sub(HIGHER) >> SHIFT;
         // A step of one half is 2^-24, that of subnormal numbers: the addition rounds to it.
         let subnormal = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
-        let finite = if size < HIGHER + (1 << 23) { subnormal } else { normal };
+        let finite = choose(size < HIGHER + (1 << 23), subnormal, normal);
         // From 65536 on it is infinity; NaN keeps what fits of it, and is quiet.
         let nan = 0x7e00 | (size >> SHIFT & 0x3ff);
-        let large = if size > 0x7f80_0000 { nan } else { 0x7c00 };
-        (sign | if size >= 0x4780_0000 { large } else { finite }) as u16
+        let large = choose(size > 0x7f80_0000, nan, 0x7c00);
+        (sign | choose(size >= 0x4780_0000, large, finite)) as u16
     }
 }
 
@@ -64,7 +71,7 @@ impl Half for BFloat16 {
         let bits = value.to_bits();
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         let nan = (bits >> 16) | 0x40;
-        (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
+        choose(bits & 0x7fff_ffff > 0x7f80_0000, nan, rounded) as u16
     }
 }
 

@@ -203,6 +203,26 @@ fn means_are_rounded_as_promised() {
 }
 
 #[test]
+fn float16_is_the_same_bits_with_and_without_the_processors_help() {
+    // All values but NaN, each with many partners; a length that fills no register at the end.
+    let finite = |h: &u16| h & 0x7c00 != 0x7c00;
+    let values: Vec<u16> = (0..=u16::MAX).filter(finite).chain([1, 2, 3]).collect();
+    for (lambda, turn) in [(0.3, 1), (0.999, 777), (1e-5, 30_000), (1.0, 50_001), (0.0, 5)] {
+        let mut partner = values.clone();
+        partner.rotate_left(turn);
+        let bytes = |v: &[u16]| v.iter().flat_map(|h| h.to_ne_bytes()).collect::<Vec<u8>>();
+        let (mut own, other) = (bytes(&values), bytes(&partner));
+        Blend::new(DType::Float16, lambda).unwrap().apply(&mut own, &other);
+        let (w, v) = (lambda as f32, (1.0 - lambda) as f32);
+        for ((a, b), got) in values.iter().zip(&partner).zip(own.as_chunks::<2>().0) {
+            let scaled = |h: u16, w: f32| f16::from_f32(f16::from_bits(h).to_f32() * w).to_f32();
+            let want = f16::from_f32(scaled(*b, v) + scaled(*a, w));
+            assert_eq!(u16::from_ne_bytes(*got), want.to_bits(), "{a:x}, {b:x}, {lambda}");
+        }
+    }
+}
+
+#[test]
 fn bytes_are_rounded_to_the_nearest() {
     for lambda in [0.0, 1.0, 0.5, 0.123_456, 0.999_99] {
         let blend = Blend::new(DType::UInt8, lambda).unwrap();
