@@ -461,7 +461,7 @@ class Dataset:
         *,
         p: Sequence[float] | None = None,
     ) -> Dataset:
-        """Mix the images of each batch of a loader with each other, and their labels: MixUp, CutMix.
+        """Mix the images of each batch, and their labels by the same shares: MixUp and CutMix.
 
         For each batch one of the operators is drawn. The partner of a sample is the one before it
         in the batch, that of the first is the last, so the order should be a shuffled one. All of

@@ -253,9 +253,7 @@ def test_workers_of_torch_deliver_the_same(folder: str) -> None:
     loader = load(dataset.mix_images("image", "label", choices()), **MIXES[3])
     for workers in (0, 2):
         loader.set_epoch(0)
-        steps = torch.utils.data.DataLoader(
-            loader.as_torch(), batch_size=None, num_workers=workers
-        )
+        steps = torch.utils.data.DataLoader(loader.as_torch(), batch_size=None, num_workers=workers)
         pairs = zip(steps, load(dataset, **MIXES[3]), strict=True)
         for step, (batch, before) in enumerate(pairs):
             check(batch, before, step * BATCH)
@@ -388,7 +386,9 @@ def test_boxes_have_their_distribution(tmp_path: Path) -> None:
     torch.manual_seed(0)
     for _ in range(4000):
         x1, y1, x2, y2 = op.make_params([torch.zeros(2, 1, 16, 16)])["box"]
-        theirs.append([(x2 - x1) * (y2 - y1) / 256, (y1 + y2 - 1) / 2 if y2 > y1 and x2 > x1 else 8])
+        theirs.append(
+            [(x2 - x1) * (y2 - y1) / 256, (y1 + y2 - 1) / 2 if y2 > y1 and x2 > x1 else 8]
+        )
     for ours, other in zip((area, middle), np.array(theirs).T, strict=True):
         assert abs(ours.mean() - other.mean()) < 4 * np.sqrt(2 * other.var() / len(other))
         assert abs(ours.std() - other.std()) < 0.05 * other.std()

@@ -151,7 +151,7 @@ def test_two_columns_of_images_have_draws_of_their_own(folder: str) -> None:
         dataset = dataset.map_image(column, OPS, mode="RGB")
     mixed = dataset.mix_images("image", "label", choices()).mix_images("other", "gaps", choices())
     for step, (batch, before) in enumerate(zip(load(mixed), load(dataset), strict=True)):
-        for number, (image, label) in enumerate((("image", "label"), ("other", "gaps"))):
+        for number, label in enumerate(("label", "gaps")):
             key = draws.Draws(5, 0, step * BATCH, 2 * OPERATOR + number)
             lam = draws.mixing(key, CHOICES, SIZE).lam
             hot = np.eye(CLASSES)[before[label]]
