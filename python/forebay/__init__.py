@@ -60,6 +60,7 @@ from forebay._images import (
 )
 from forebay._loader import Loader, merge_states
 from forebay._memory import MemoryUse, memory
+from forebay._mix_images import CutMix, MixOp, MixUp
 from forebay._mixing import Mixing, mixing, mixing_of
 from forebay._ragged import Ragged
 
@@ -71,6 +72,7 @@ __all__ = [
     "ChangedError",
     "ColorJitter",
     "CorruptDataError",
+    "CutMix",
     "DataError",
     "Dataset",
     "ForebayError",
@@ -82,6 +84,8 @@ __all__ = [
     "InvalidInputError",
     "Loader",
     "MemoryUse",
+    "MixOp",
+    "MixUp",
     "Mixing",
     "Normalize",
     "NotFoundError",

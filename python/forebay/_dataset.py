@@ -11,6 +11,7 @@ from typing import Any
 from forebay import _arguments, _forebay
 from forebay._images import ImageOp
 from forebay._loader import Loader
+from forebay._mix_images import MixOp
 from forebay._world import discover
 
 Uri = str | os.PathLike[str]
@@ -450,6 +451,89 @@ class Dataset:
                 ops=[op._as_plan() for op in every],
                 **words,
             ),
+        )
+
+    def mix_images(
+        self,
+        column: str,
+        label: str,
+        ops: MixOp | Sequence[MixOp],
+        *,
+        p: Sequence[float] | None = None,
+    ) -> Dataset:
+        """Mix the images of each batch, and their labels by the same shares: MixUp and CutMix.
+
+        For each batch one of the operators is drawn. The partner of a sample is the one before it
+        in the batch, that of the first is the last, so the order should be a shuffled one. All of
+        it is as in torchvision, but for the draws: they depend on the seed, the epoch and the
+        place of the batch in it, and on nothing else. A batch is what one rank gets: with another
+        world size other samples meet.
+
+        The step comes behind `map_image`, which must bring all images to one size, and behind
+        every `filter`, `limit` and `explode`. Jobs (`write_parquet`, ``forebay run``) refuse it:
+        they have no batches.
+
+        Parameters
+        ----------
+        column : str
+            The images, decoded by `map_image`.
+        label : str
+            Whole numbers from 0 to ``num_classes - 1``, which become float32 shares of shape
+            ``[batch, num_classes]``; or such shares already, as fixed-size lists of floats or a
+            `stack` of them.
+        ops : MixOp or sequence of MixOp
+            `MixUp` and `CutMix`.
+        p : sequence of float, optional
+            How likely each of them is, relative to the others. Default: all alike.
+
+        Returns
+        -------
+        Dataset
+            With the same columns.
+
+        Raises
+        ------
+        TypeError
+            What is not an operator, a text or a number.
+        InvalidInputError
+            An unknown column (with the nearest name), images that are not decoded yet, labels of
+            another kind, operators without `num_classes` or with different ones. A later step that
+            chooses rows, or leaves the images out and keeps the labels, is refused as well.
+        SchemaError
+            From `loader`: images of different sizes, labels that are neither whole numbers nor
+            floats. From a batch: a label that is null (`fill` helps), with file, row group and row.
+        DataError
+            From a batch: a label that is not among the classes, with file, row group and row.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ds = fb.read_parquet("examples/data/photos", columns=["image", "label"])
+        >>> ds = ds.map_image("image", [fb.RandomResizedCrop(32)], mode="RGB")
+        >>> mixes = [fb.MixUp(alpha=0.2, num_classes=10), fb.CutMix(num_classes=10)]
+        >>> loader = ds.mix_images("image", "label", mixes).loader(4, format="numpy")
+        >>> batch = next(iter(loader))
+        >>> batch["image"].shape, batch["label"].shape, batch["label"].sum(axis=1).round(3).tolist()
+        ((4, 3, 32, 32), (4, 10), [1.0, 1.0, 1.0, 1.0])
+        """
+        _arguments.text("mix_images", "column", column, "a column name")
+        _arguments.text("mix_images", "label", label, "a column name")
+        every = [ops] if isinstance(ops, MixOp) else _arguments.items(ops)
+        if every is None:
+            want = "an operator or a list of them: [fb.MixUp(num_classes=1000)]"
+            raise _arguments.wrong("mix_images", "ops", ops, want)
+        for n, op in enumerate(every):
+            if not isinstance(op, MixOp):
+                want = "fb.MixUp(...) or fb.CutMix(...)"
+                raise _arguments.wrong("mix_images", f"ops[{n}]", op, want)
+        weights = None if p is None else _arguments.items(p)
+        if p is not None and weights is None:
+            raise _arguments.wrong("mix_images", "p", p, "a list of one number for each operator")
+        if weights is not None:
+            weights = [_arguments.number("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
+        return self._step(
+            "mix_images",
+            _given(column=column, label=label, ops=[op._as_plan() for op in every], p=weights),
         )
 
     def stack(self, columns: Sequence[str], into: str, *, dtype: str = "float32") -> Dataset:

@@ -7,6 +7,7 @@
 //! rows says what becomes of them, and `mend` writes only what that changes.
 
 mod mend;
+mod mix;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +25,8 @@ use forebay_plan::OnError;
 use crate::bad::BadValue;
 use crate::images::{self, ImageTask};
 use crate::lists::{self, ListLayout};
-use crate::outputs::{ALIGN, Make, OutputSpec};
+use crate::mixes::Mix;
+use crate::outputs::{ALIGN, LabelSpec, Make, OutputSpec};
 use crate::part::PartColumn;
 use crate::pool::{PoolHandle, Worker, caught};
 use crate::rows::Rows;
@@ -40,6 +42,8 @@ pub struct Assembler {
     pub outputs: Vec<OutputSpec>,
     /// Where slabs come from.
     pub slabs: SlabPool,
+    /// Which of them are mixed within a batch.
+    pub mixes: Vec<Mix>,
     /// Whether to add the `_repeat` column.
     pub mark_repeats: bool,
     /// Seed of the draws.
@@ -76,14 +80,17 @@ pub struct Unfinished {
 
 type Done = Box<dyn FnOnce(Result<Assembled>) + Send>;
 
+/// A batch whose rows are written, and what was bad of them.
+type Written = (Arc<Layout>, SlabWriter, Vec<BadValue>);
+
 impl Assembler {
     /// Assembles a batch on the pool and calls `done` with what came of it, from one of the pool's
-    /// threads.
+    /// threads. `first` is the place of its first sample among those of the epoch.
     pub fn start(
         self: &Arc<Self>,
         pool: &PoolHandle,
         seq: u64,
-        rows: Rows,
+        (rows, first): (Rows, u64),
         reservation: Option<Reservation>,
         done: impl FnOnce(Result<Assembled>) + Send + 'static,
     ) {
@@ -91,7 +98,7 @@ impl Assembler {
         let inner = pool.clone();
         pool.submit(seq, move |worker| {
             let done: Done = Box::new(done);
-            match caught(|| this.lay_out(rows, reservation)) {
+            match caught(|| this.lay_out((rows, first), reservation)) {
                 Err(e) => done(Err(e)),
                 Ok(open) => this.fill(&inner, seq, open, worker, done),
             }
@@ -99,7 +106,11 @@ impl Assembler {
     }
 
     /// Decides every column's place, takes the slab, and gathers all that is not an image.
-    fn lay_out(&self, rows: Rows, reservation: Option<Reservation>) -> Result<Open> {
+    fn lay_out(
+        &self,
+        (rows, first): (Rows, u64),
+        reservation: Option<Reservation>,
+    ) -> Result<Open> {
         let n = rows.len();
         let mut end = 0usize;
         let mut place = |bytes: usize| {
@@ -114,6 +125,7 @@ impl Assembler {
                 Make::Dense(spec) => {
                     Plan::Dense { at: place(n * spec.width()), width: spec.width() }
                 }
+                Make::Label(spec) => Plan::Label { at: place(n * spec.width()) },
                 Make::Arrow { field, .. } => {
                     Plan::Arrow(gather(&rows, c, field.data_type(), &output.name)?)
                 }
@@ -168,13 +180,14 @@ impl Assembler {
                         chunks.push(Chunk { task: Arc::clone(task), first, last, region });
                     }
                 }
-                Plan::Arrow(_) => {}
+                // Labels are written when they are mixed.
+                Plan::Arrow(_) | Plan::Label { .. } => {}
             }
         }
         if let Some(at) = repeats {
             write_repeats(&rows, &mut slab.region(at..at + n)?);
         }
-        Ok(Open { layout: Layout { rows, plans, repeats }, slab, bad, chunks })
+        Ok(Open { layout: Layout { rows, first, plans, repeats }, slab, bad, chunks })
     }
 
     /// Works on the image chunks, or finishes at once where there are none.
@@ -189,7 +202,7 @@ impl Assembler {
         let Open { layout, slab, bad, chunks } = open;
         let layout = Arc::new(layout);
         if chunks.is_empty() {
-            return done(caught(|| self.decide(layout, slab, bad)));
+            return self.decide(pool, seq, (layout, slab, bad), done);
         }
         let work = Arc::new(Filling {
             left: AtomicUsize::new(chunks.len()),
@@ -198,6 +211,8 @@ impl Assembler {
             rest: Mutex::new(Some((slab, done))),
             assembler: Arc::clone(self),
             layout,
+            pool: pool.clone(),
+            seq,
         });
         let mut chunks = chunks.into_iter();
         let own = chunks.next();
@@ -213,21 +228,21 @@ impl Assembler {
 
     /// All samples are written: they are the batch, unless some are to be skipped.
     fn decide(
-        &self,
-        layout: Arc<Layout>,
-        slab: SlabWriter,
-        mut bad: Vec<BadValue>,
-    ) -> Result<Assembled> {
+        self: &Arc<Self>,
+        pool: &PoolHandle,
+        seq: u64,
+        (layout, slab, mut bad): Written,
+        done: Done,
+    ) {
         bad.sort_unstable_by_key(|b| (b.sample, b.output));
         if bad.iter().any(|b| b.policy == OnError::Skip) {
-            return Ok(Assembled::Gaps(Unfinished { layout, slab, bad }));
+            return done(Ok(Assembled::Gaps(Unfinished { layout, slab, bad })));
         }
-        let batch = self.finish(&layout, slab, &bad)?;
-        Ok(Assembled::Whole(Made { batch, bad: told(&layout.rows, bad) }))
+        self.mix(pool, seq, (layout, slab, bad), done);
     }
 
     fn finish(&self, layout: &Layout, mut slab: SlabWriter, bad: &[BadValue]) -> Result<Batch> {
-        let Layout { rows, plans, repeats } = layout;
+        let Layout { rows, plans, repeats, .. } = layout;
         let rows = rows.len();
         write_valid(rows, plans, &mut slab, bad)?;
         let slab = slab.freeze()?;
@@ -261,7 +276,11 @@ impl Assembler {
                     let bad = bad.iter().filter(|b| b.output == c).map(|b| b.sample);
                     task.column(rows, *at, &bad.collect::<BTreeSet<usize>>(), &slab)
                 }
-                (Plan::Dense { .. } | Plan::Arrow(_), _) => {
+                (Plan::Label { at }, Make::Label(spec)) => {
+                    let shape = vec![rows, spec.classes];
+                    Column::Dense(dense(LabelSpec::DTYPE, shape, *at, &slab))
+                }
+                (Plan::Dense { .. } | Plan::Arrow(_) | Plan::Label { .. }, _) => {
                     return Err(Error::internal("a column changed its kind"));
                 }
             };
@@ -321,6 +340,8 @@ fn write_valid(rows: usize, plans: &[Plan], slab: &mut SlabWriter, bad: &[BadVal
 /// Where everything of a batch goes.
 struct Layout {
     rows: Rows,
+    /// The place of the first sample among those of the epoch.
+    first: u64,
     plans: Vec<Plan>,
     repeats: Option<usize>,
 }
@@ -337,6 +358,7 @@ struct Open {
 enum Plan {
     Dense { at: usize, width: usize },
     Arrow(ArrayRef),
+    Label { at: usize },
     List { layout: ListLayout, values: usize, offsets: Option<usize> },
     Image { task: Arc<ImageTask>, at: usize, valid: Option<usize> },
 }
@@ -358,6 +380,8 @@ struct Filling {
     /// Rows that are bad, where that is put up with.
     bad: Mutex<Vec<BadValue>>,
     rest: Mutex<Option<(SlabWriter, Done)>>,
+    pool: PoolHandle,
+    seq: u64,
 }
 
 impl Filling {
@@ -393,10 +417,11 @@ impl Filling {
             let Some((slab, done)) = lock(&self.rest).take() else { return };
             let failed = lock(&self.failed).take();
             let bad = std::mem::take(&mut *lock(&self.bad));
-            done(match failed {
-                Some((_, e)) => Err(e),
-                None => caught(|| self.assembler.decide(Arc::clone(&self.layout), slab, bad)),
-            });
+            if let Some((_, e)) = failed {
+                return done(Err(e));
+            }
+            let made = (Arc::clone(&self.layout), slab, bad);
+            self.assembler.decide(&self.pool, self.seq, made, done);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_core::suggest::not_null;
-use forebay_core::{DType, Error, ErrorKind, Result, RowKey};
+use forebay_core::{DType, Error, ErrorKind, Layout, Result, RowKey};
 use forebay_feed::{Column, Dense, Slab};
 use forebay_ops::{Probe, Scratch};
 use forebay_plan::{ImageMode, OnError};
@@ -229,6 +229,23 @@ impl ImageTask {
             Places::Fixed { .. } => &[],
             Places::Each { bad, .. } => bad,
         }
+    }
+
+    /// Shape, layout and element type of every image, where all have one shape.
+    pub fn picture(&self) -> Option<([usize; 3], Layout, DType)> {
+        match &self.places {
+            Places::Fixed { shape, .. } => Some((*shape, self.spec.pipeline.layout(), self.dtype)),
+            Places::Each { .. } => None,
+        }
+    }
+
+    /// Height and width of every image, where all have one shape.
+    pub fn size(&self) -> Option<(usize, usize)> {
+        let ([a, b, c], layout, _) = self.picture()?;
+        Some(match layout {
+            Layout::Chw => (b, c),
+            Layout::Hwc => (a, b),
+        })
     }
 
     /// Whether all samples take the same room.

@@ -94,6 +94,11 @@ pub struct Run {
 impl Run {
     /// Starts reading.
     pub fn start(pipeline: &Pipeline, budget: &ByteBudget, threads: usize) -> Result<Self> {
+        if let Some(step) = pipeline.plan.mixes() {
+            return Err(Error::invalid("rows in file order have no batches that could be mixed")
+                .at_place(format!("steps[{step}].mix_images"))
+                .with_hint("leave the step out here, and mix in a loader"));
+        }
         let options = OutputOptions::arrow();
         let outputs = Arc::new(resolve(&pipeline.normal, &pipeline.schema(), &options)?);
         let schema = output_schema(&outputs, &pipeline.schema())?;
@@ -124,6 +129,7 @@ impl Run {
         )?;
         let assembler = Arc::new(Assembler {
             outputs: (*outputs).clone(),
+            mixes: Vec::new(),
             slabs: SlabPool::new(2),
             mark_repeats: false,
             seed: 0,
@@ -262,7 +268,7 @@ impl Run {
         let (tx, rx) = std::sync::mpsc::sync_channel(1);
         let start = Instant::now();
         let (assembler, further) = (Arc::clone(&self.assembler), pool.clone());
-        self.assembler.start(pool, 0, rows, None, move |result| {
+        self.assembler.start(pool, 0, (rows, 0), None, move |result| {
             let unfinished = match result {
                 Ok(Assembled::Gaps(unfinished)) => unfinished,
                 Ok(Assembled::Whole(made)) => return drop(tx.send(Ok(made))),

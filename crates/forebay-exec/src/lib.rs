@@ -17,6 +17,7 @@ pub mod job;
 mod ledger;
 mod lists;
 pub mod loader;
+mod mixes;
 mod numbers;
 pub mod outputs;
 pub mod part;

@@ -36,6 +36,7 @@ use crate::costs::{Costs, Demand, Form};
 use crate::full::Full;
 use crate::index;
 use crate::ledger::{Ledger, Tally};
+use crate::mixes;
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
 use crate::pool::{Cancel, Pool};
@@ -217,6 +218,7 @@ impl Loader {
         let pool = Pool::start(self.config.threads, Cancel::default())?;
         let assembler = Assembler {
             outputs: self.outputs.clone(),
+            mixes: mixes::of(&self.pipeline.normal, &self.outputs)?,
             slabs: self.slabs.clone(),
             mark_repeats: self.schedule.epoch_end() == EpochEnd::Pad,
             seed: self.config.schedule.seed,
@@ -408,7 +410,8 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
             Ok(rows) => rows,
             Err(e) => return shared.out.fail(step, e),
         };
-        let count = shared.order.samples(shared.share.step(step).saturating_add(1));
+        let own = shared.share.step(step);
+        let count = shared.order.samples(own.saturating_add(1));
         let after = Delivered { count, ..Delivered::default() };
         let begun = Arc::clone(&shared);
         let made = move || {
@@ -416,6 +419,7 @@ async fn feed(shared: Arc<Shared>, source: Arc<WindowSource>, mut opened: watch:
                 begun.started.send_replace(true);
             }
         };
+        let rows = (rows, shared.order.place(own));
         if !shared.out.make(step, rows, permit, after, made).await {
             return;
         }

@@ -11,6 +11,7 @@ use forebay_plan::{
     Fill, ImageMode, Lists, Normalized, OnError, OutputKind, PerColumn, valid_column,
 };
 
+use crate::mixes;
 use crate::part::{fill_bytes, unfit};
 
 /// What the consumer wants of the columns.
@@ -53,7 +54,7 @@ impl OutputSpec {
     pub fn on_error(&self) -> OnError {
         match &self.make {
             Make::Image(image) => image.on_error,
-            Make::Dense(_) | Make::Arrow { .. } | Make::List(_) => OnError::Raise,
+            Make::Dense(_) | Make::Arrow { .. } | Make::List(_) | Make::Label(_) => OnError::Raise,
         }
     }
 
@@ -61,7 +62,7 @@ impl OutputSpec {
     pub fn valid(&self) -> Option<&Arc<str>> {
         match &self.make {
             Make::Image(image) => image.valid.as_ref(),
-            Make::Dense(_) | Make::Arrow { .. } | Make::List(_) => None,
+            Make::Dense(_) | Make::Arrow { .. } | Make::List(_) | Make::Label(_) => None,
         }
     }
 
@@ -70,7 +71,7 @@ impl OutputSpec {
         match &self.make {
             Make::List(list) => list.lists == Lists::Error && list.length.get().is_none(),
             Make::Image(image) => image.mode.get().is_none(),
-            Make::Dense(_) | Make::Arrow { .. } => false,
+            Make::Dense(_) | Make::Arrow { .. } | Make::Label(_) => false,
         }
     }
 }
@@ -85,6 +86,7 @@ pub fn batch_bytes(outputs: &[OutputSpec], rows: u64) -> u64 {
         .iter()
         .map(|o| match &o.make {
             Make::Dense(d) => (d.width() as u64, false),
+            Make::Label(l) => (l.width() as u64, false),
             Make::Image(i) => (i.most_width().unwrap_or(0) as u64, i.valid.is_some()),
             Make::Arrow { .. } | Make::List(_) => (0, false),
         })
@@ -111,6 +113,27 @@ pub enum Make {
     },
     /// Lists of numbers.
     List(ListSpec),
+    /// Classes, which become shares of classes when the batch is mixed.
+    Label(LabelSpec),
+}
+
+/// Labels that are mixed.
+#[derive(Clone)]
+pub struct LabelSpec {
+    /// The class of each row, as it is gathered.
+    pub dense: DenseSpec,
+    /// How many there are.
+    pub classes: usize,
+}
+
+impl LabelSpec {
+    /// What is delivered: one share for each class.
+    pub const DTYPE: DType = DType::Float32;
+
+    /// Bytes of one row as it is delivered.
+    pub fn width(&self) -> usize {
+        self.classes * Self::DTYPE.size()
+    }
 }
 
 /// Fixed-width values: one column, or several side by side.
@@ -218,6 +241,10 @@ pub fn resolve(
                         valid: (spec.on_error == OnError::Null).then(|| valid_column(&name).into()),
                     })
                 }
+                OutputKind::Label { from, num_classes } => {
+                    let (from, fill) = (index(from)?, options.fill_of(&output.name));
+                    mixes::label(&name, from, schema.field(from), *num_classes, fill)?
+                }
                 OutputKind::Stack { from, dtype } => Make::Dense(DenseSpec {
                     names: from.iter().map(|f| f.as_str().into()).collect(),
                     fill: from
@@ -240,6 +267,7 @@ pub fn resolve(
         })
         .collect::<Result<_>>()?;
     check_fill(&outputs, options)?;
+    mixes::of(normal, &outputs)?;
     Ok(outputs)
 }
 
@@ -252,7 +280,9 @@ fn check_fill(outputs: &[OutputSpec], options: &OutputOptions) -> Result<()> {
     let mut first = None;
     for output in outputs {
         let (names, dtype): (&[Arc<str>], DType) = match &output.make {
-            Make::Dense(spec) => (&spec.names, spec.dtype),
+            Make::Dense(spec) | Make::Label(LabelSpec { dense: spec, .. }) => {
+                (&spec.names, spec.dtype)
+            }
             Make::List(spec) => (std::slice::from_ref(&output.name), spec.dtype),
             Make::Image(_) | Make::Arrow { .. } => {
                 if let PerColumn::Named(pairs) = given
@@ -445,6 +475,9 @@ pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<S
                     needs("one size", "add an operator that fixes it, e.g. resize: [224, 224]")
                 })?;
                 forebay_feed::batch::tensor_field(&o.name, image.pipeline.dtype(), &shape)
+            }
+            Make::Label(label) => {
+                forebay_feed::batch::tensor_field(&o.name, LabelSpec::DTYPE, &[label.classes])
             }
             Make::List(_) => Err(Error::internal("a list became a tensor in a job")),
         }

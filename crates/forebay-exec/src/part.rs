@@ -86,6 +86,7 @@ impl Part {
     fn column(&self, output: &OutputSpec, batch: &RecordBatch) -> Result<PartColumn> {
         Ok(match &output.make {
             Make::Dense(spec) => PartColumn::Dense(self.dense(spec, batch)?),
+            Make::Label(spec) => PartColumn::Dense(self.dense(&spec.dense, batch)?),
             Make::Image(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
             Make::List(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
             // Dictionaries and views are unpacked for the rows of a batch, not for a whole block:

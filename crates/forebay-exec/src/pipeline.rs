@@ -125,6 +125,7 @@ fn image_columns(normal: &Normalized, relation: &Relation, source: &SchemaRef) -
         normal.outputs.iter().any(|o| match &o.kind {
             OutputKind::Column { from } => from == name,
             OutputKind::Stack { from, .. } => from.iter().any(|f| f == name),
+            OutputKind::Label { from, .. } => from == name,
             OutputKind::Image { .. } => false,
         })
     };

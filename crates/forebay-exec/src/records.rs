@@ -12,7 +12,7 @@ use arrow::row::{RowConverter, SortField};
 use forebay_core::{Error, ErrorKind, Result};
 use forebay_io::rowstore::{Segment, SegmentBuilder};
 
-use crate::outputs::{Make, OutputSpec};
+use crate::outputs::{LabelSpec, Make, OutputSpec};
 use crate::part::{Part, PartColumn, Places};
 
 /// What the records of a store look like.
@@ -35,7 +35,7 @@ impl Records {
         let mut others = Vec::new();
         for output in outputs {
             let from = match &output.make {
-                Make::Dense(dense) => {
+                Make::Dense(dense) | Make::Label(LabelSpec { dense, .. }) => {
                     widths.push(Some(dense.width()));
                     continue;
                 }

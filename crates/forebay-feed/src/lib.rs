@@ -10,4 +10,4 @@ pub mod dlpack;
 pub mod slab;
 
 pub use batch::{Batch, Column, Dense};
-pub use slab::{Region, Slab, SlabPool, SlabWriter};
+pub use slab::{Region, Slab, SlabPool, SlabWriter, Strip};

@@ -6,6 +6,8 @@
 //! and the kernel's zeroing, which together take about as long as decoding several images; a slab
 //! that was used before costs nothing.
 
+mod strip;
+
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -15,6 +17,7 @@ use forebay_core::process::PerProcess;
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Reservation, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+pub use strip::Strip;
 
 /// Slabs are whole pages, so that they can be pinned and shared by themselves.
 const PAGE: usize = 4096;

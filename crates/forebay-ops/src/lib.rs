@@ -6,9 +6,10 @@
 //! writes into memory that the caller owns, which is the batch's slab, and keeps its working memory
 //! in a [`Scratch`] that a thread reuses.
 //!
-//! [`image`] decodes and transforms pictures.
+//! [`image`] decodes and transforms pictures. [`mix`] mixes those of a batch.
 
 pub mod image;
+pub mod mix;
 
 pub use image::{
     ImageInfo, ImagePipeline, Limits, Probe, Scratch, Written, image_frames, image_info,

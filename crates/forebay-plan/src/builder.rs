@@ -30,7 +30,8 @@ use std::marker::PhantomData;
 use forebay_core::{DType, Result};
 
 use crate::plan::{
-    MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step, StorageOptions, WriteMode,
+    MapImage, MixImages, ParquetSink, ParquetSource, Plan, Sink, Source, Step, StorageOptions,
+    WriteMode,
 };
 
 /// The phase in which the source is described.
@@ -161,6 +162,11 @@ impl<P: BeforeSink> PlanBuilder<P> {
     /// Decodes and transforms the images of a column. Default: none.
     pub fn map_image(self, map: MapImage) -> PlanBuilder<Stepping> {
         self.step(Step::MapImage(map))
+    }
+
+    /// Mixes the images of each batch of a loader, and their labels. Default: none.
+    pub fn mix_images(self, mix: MixImages) -> PlanBuilder<Stepping> {
+        self.step(Step::MixImages(mix))
     }
 
     /// Puts numeric columns side by side into one float32 tensor. Default: none. For another

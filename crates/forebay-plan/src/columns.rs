@@ -21,6 +21,10 @@
 //!   of the relational result are those of the outputs and no others, and the image column of a
 //!   tensor that is dropped is never read.
 //!
+//! `mix_images` does mix rows with each other, and so comes behind all steps that choose rows. What it
+//! takes are outputs, too: the images as they are, and labels that are tensors from then on
+//! ([`Normalized::mixes`]).
+//!
 //! An explode between them commutes too: a tensor made before it is made once for each row that it gives,
 //! and [`OutputKind::Image`] remembers that these are to be the same.
 //!
@@ -28,9 +32,12 @@
 //! `skip`, which [`Plan::validate`] refuses. With `null` a boolean column comes right behind the images
 //! ([`valid_column`]). It is no column of the plan: it goes wherever the images go, under their name.
 
+mod mix;
+
 use std::collections::HashSet;
 
 use forebay_core::{DType, Error, ErrorKind, Result, suggest};
+pub use mix::Mix;
 
 use crate::path::{Origin, Path};
 use crate::plan::{MapImage, OnError, Plan, Source, Step, valid_column};
@@ -81,6 +88,8 @@ pub struct Normalized {
     pub relational: Vec<(usize, Step)>,
     /// What is delivered, in order.
     pub outputs: Vec<Output>,
+    /// Which of them are mixed within each batch.
+    pub mixes: Vec<Mix>,
     changes: Vec<Change>,
 }
 
@@ -122,6 +131,13 @@ pub enum OutputKind {
         from: Vec<String>,
         /// The element type.
         dtype: DType,
+    },
+    /// Labels that are mixed: one share for each class.
+    Label {
+        /// The column: class indices, or the shares themselves.
+        from: String,
+        /// How many classes there are, where the plan says so.
+        num_classes: Option<u32>,
     },
 }
 
@@ -203,8 +219,9 @@ pub fn normalize(plan: &Plan, source: &[(String, ColumnKind)]) -> Result<Normali
         walk.step(step)?;
     }
     walk.check_valid_columns()?;
+    let mixes = walk.mixed()?;
     let outputs = walk.visible.into_iter().map(Entry::output).collect();
-    Ok(Normalized { relational: walk.relational, outputs, changes: walk.changes })
+    Ok(Normalized { relational: walk.relational, outputs, mixes, changes: walk.changes })
 }
 
 /// A column that steps can see.
@@ -212,6 +229,8 @@ struct Entry {
     name: String,
     made: Made,
     step: Option<usize>,
+    /// Which of the plan's mixes it is part of.
+    mixed: Option<usize>,
 }
 
 enum Made {
@@ -248,9 +267,11 @@ impl Entry {
     fn needs(&self) -> Vec<String> {
         match &self.made {
             Made::Column(_) => vec![self.name.clone()],
-            Made::Tensor(OutputKind::Column { from } | OutputKind::Image { from, .. }) => {
-                vec![from.clone()]
-            }
+            Made::Tensor(
+                OutputKind::Column { from }
+                | OutputKind::Image { from, .. }
+                | OutputKind::Label { from, .. },
+            ) => vec![from.clone()],
             Made::Tensor(OutputKind::Stack { from, .. }) => from.clone(),
         }
     }
@@ -259,9 +280,11 @@ impl Entry {
     fn hidden_mut(&mut self) -> &mut [String] {
         match &mut self.made {
             Made::Column(_) => &mut [],
-            Made::Tensor(OutputKind::Column { from } | OutputKind::Image { from, .. }) => {
-                std::slice::from_mut(from)
-            }
+            Made::Tensor(
+                OutputKind::Column { from }
+                | OutputKind::Image { from, .. }
+                | OutputKind::Label { from, .. },
+            ) => std::slice::from_mut(from),
             Made::Tensor(OutputKind::Stack { from, .. }) => from,
         }
     }
@@ -276,6 +299,7 @@ struct Walk<'p> {
     /// Names that a fresh name must not be.
     taken: HashSet<String>,
     operators: u32,
+    mixes: Vec<mix::Mixing>,
     /// Whether an explode was passed.
     multiplied: bool,
 }
@@ -300,6 +324,7 @@ impl<'p> Walk<'p> {
             name: name.clone(),
             made: Made::Column(*kind),
             step: None,
+            mixed: None,
         };
         let visible = match &parquet.columns {
             None => source.iter().map(entry).collect(),
@@ -334,6 +359,7 @@ impl<'p> Walk<'p> {
             changes: Vec::new(),
             taken,
             operators: 0,
+            mixes: Vec::new(),
             multiplied: false,
         })
     }
@@ -352,6 +378,7 @@ impl<'p> Walk<'p> {
             Step::Rename(pairs) => self.rename(&path, pairs)?,
             Step::WithColumn { name, expr } => self.with_column(name, expr),
             Step::MapImage(map) => self.map_image(&path, map)?,
+            Step::MixImages(mix) => self.mix_images(&path, mix)?,
             Step::Stack { columns, into, dtype } => self.stack(&path, columns, into, *dtype)?,
         }
         Ok(())
@@ -529,6 +556,7 @@ impl<'p> Walk<'p> {
             name: name.to_owned(),
             made: Made::Column(ColumnKind::Unknown),
             step: Some(self.index),
+            mixed: None,
         };
         match self.visible.iter_mut().find(|e| e.name == name) {
             Some(old) => {
@@ -604,8 +632,12 @@ impl<'p> Walk<'p> {
         };
         self.operators =
             self.operators.saturating_add(u32::try_from(map.ops.len()).unwrap_or(u32::MAX));
-        self.visible[i] =
-            Entry { name: map.column.clone(), made: Made::Tensor(image), step: Some(self.index) };
+        self.visible[i] = Entry {
+            name: map.column.clone(),
+            made: Made::Tensor(image),
+            step: Some(self.index),
+            mixed: None,
+        };
         self.gone(&map.column, Why::Tensor);
         Ok(())
     }
@@ -644,8 +676,12 @@ impl<'p> Walk<'p> {
             ));
         }
         let tensor = OutputKind::Stack { from: columns.to_vec(), dtype };
-        let entry =
-            Entry { name: into.to_owned(), made: Made::Tensor(tensor), step: Some(self.index) };
+        let entry = Entry {
+            name: into.to_owned(),
+            made: Made::Tensor(tensor),
+            step: Some(self.index),
+            mixed: None,
+        };
         // The tensor takes the place of the first column that is listed.
         if let Some(first) = at.first() {
             self.visible[*first] = entry;
@@ -669,6 +705,7 @@ impl Entry {
         match &self.made {
             Made::Column(kind) => kind.describe(),
             Made::Tensor(OutputKind::Image { .. }) => "images that are decoded already",
+            Made::Tensor(OutputKind::Label { .. }) => "mixed labels",
             Made::Tensor(_) => "a tensor",
         }
     }

@@ -7,6 +7,7 @@
 
 pub(crate) mod cursor;
 pub(crate) mod image;
+mod mix;
 
 use forebay_core::{DType, Error, ErrorKind, Result};
 
@@ -50,6 +51,7 @@ const STEPS: &[&str] = &[
     "limit",
     "map_image",
     "stack",
+    "mix_images",
 ];
 
 impl Plan {
@@ -230,6 +232,9 @@ fn step_example(word: &str) -> &'static str {
         "explode" => "explode: tokens",
         "limit" => "limit: 1000",
         "map_image" => "map_image: { column: image, ops: [ { resize: [224, 224] } ] }",
+        "mix_images" => {
+            "mix_images: { column: image, label: label, ops: [ { mix_up: { num_classes: 1000 } } ] }"
+        }
         _ => "stack: { columns: [age, price], into: features }",
     }
 }
@@ -249,6 +254,7 @@ pub(crate) fn read_step(c: &Cursor<'_>) -> Result<Step> {
         "explode" => Step::Explode(c.text("the name of a column of lists", "tokens")?.to_owned()),
         "limit" => Step::Limit(c.whole(0..=u64::MAX, "1000")?),
         "map_image" => Step::MapImage(image::read_map_image(&c)?),
+        "mix_images" => Step::MixImages(mix::read_mix_images(&c)?),
         "stack" => {
             let fields = c.fields(
                 &["columns", "into", "dtype"],

@@ -3,8 +3,8 @@
 use crate::hash::PlanHash;
 use crate::node::{Node, Value};
 use crate::plan::{
-    Erase, ImageOp, MapImage, PLAN_VERSION, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
-    StorageOptions,
+    Erase, ImageOp, MapImage, MixImages, MixOp, PLAN_VERSION, ParquetSink, ParquetSource, Plan,
+    Sink, Source, Step, StorageOptions,
 };
 use crate::words::Word;
 
@@ -122,6 +122,7 @@ impl Step {
             }
             Self::Limit(n) => number(*n),
             Self::MapImage(map) => map_image_node(map),
+            Self::MixImages(mix) => mix_images_node(mix),
             Self::Stack { columns, into, dtype } => Node::map([
                 ("columns", texts(columns)),
                 ("into", text(into)),
@@ -147,6 +148,22 @@ fn map_image_node(map: &MapImage) -> Node {
     put(&mut out, "quality", text(map.quality.word()));
     put(&mut out, "on_error", text(map.on_error.word()));
     Node::map(out)
+}
+
+fn mix_images_node(mix: &MixImages) -> Node {
+    let mut out = Entries::new();
+    put(&mut out, "column", text(&mix.column));
+    put(&mut out, "label", text(&mix.label));
+    put(&mut out, "ops", Node::seq(mix.ops.iter().map(mix_op_node)));
+    put_some(&mut out, "p", mix.p.as_ref().map(|p| Node::seq(p.iter().copied())));
+    Node::map(out)
+}
+
+fn mix_op_node(op: &MixOp) -> Node {
+    let mut out = Entries::new();
+    put(&mut out, "alpha", op.alpha().into());
+    put_some(&mut out, "num_classes", op.num_classes().map(number));
+    one(op.name(), Node::map(out))
 }
 
 fn pixels(size: &[u32]) -> Node {

@@ -27,7 +27,7 @@ mod words;
 
 pub use bad_rows::BadRows;
 pub use builder::PlanBuilder;
-pub use columns::{ColumnKind, Normalized, Output, OutputKind, normalize};
+pub use columns::{ColumnKind, Mix, Normalized, Output, OutputKind, normalize};
 pub use hash::PlanHash;
 pub use job::JobFile;
 pub use limits::MEMORY as MEMORY_LIMIT;

@@ -13,6 +13,9 @@ pub(crate) const PADDING: RangeInclusive<u32> = 0..=65536;
 /// A channel value.
 pub(crate) const PIXEL: RangeInclusive<u32> = 0..=255;
 
+/// Classes of a label. A row of the most takes 64 MiB; more were a mistake.
+pub(crate) const CLASSES: RangeInclusive<u32> = 1..=1 << 24;
+
 /// zstd's levels.
 pub(crate) const ZSTD_LEVEL: RangeInclusive<u64> = 1..=22;
 

@@ -1,12 +1,14 @@
 //! The words of a plan. Field names are those of the Python methods and of the job file.
 
 mod image;
+mod mix;
 mod rules;
 
 use forebay_core::{DType, Layout};
 
 use crate::bad_rows::BadRows;
 pub use image::{Erase, ImageOp};
+pub use mix::{MixImages, MixOp};
 pub use rules::Broken;
 
 /// The format version that this build writes, and the newest that it reads.
@@ -93,6 +95,8 @@ pub enum Step {
         /// Its element type. Default: float32.
         dtype: DType,
     },
+    /// Mix the images of each batch of a loader with each other, and their labels.
+    MixImages(MixImages),
 }
 
 impl Step {
@@ -108,6 +112,7 @@ impl Step {
             Self::Limit(_) => "limit",
             Self::MapImage(_) => "map_image",
             Self::Stack { .. } => "stack",
+            Self::MixImages(_) => "mix_images",
         }
     }
 }

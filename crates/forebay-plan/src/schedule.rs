@@ -106,6 +106,11 @@ impl ScheduleSpec {
             steps: None,
         }
     }
+
+    /// How many of a global batch's `samples` are those of the ranks before this one.
+    pub fn before(&self, samples: u64) -> u64 {
+        part(self.rank, samples, self.world_size)
+    }
 }
 
 /// The order of all epochs.
@@ -425,6 +430,12 @@ impl Epoch {
             EpochEnd::Drop | EpochEnd::Pad => self.spec.global_batch,
             EpochEnd::Partial => self.rows.saturating_sub(first).min(self.spec.global_batch),
         }
+    }
+
+    /// The place of this rank's first sample of a step among those of the epoch, as global batches
+    /// are laid out. It is the same wherever the epoch was entered.
+    pub fn place(&self, step: u64) -> u64 {
+        self.first(step).saturating_add(self.spec.before(self.global_samples(step)))
     }
 
     /// What this rank delivers at `step`, in order.

@@ -4,6 +4,8 @@
 //! differs, so the caller gives that as a function of the path. What needs the columns of the data
 //! is [`crate::columns`]; SQL expressions are checked by `forebay-sql`.
 
+mod mix;
+
 use std::collections::HashSet;
 
 use forebay_core::{Error, Result};
@@ -82,7 +84,8 @@ impl Plan {
             check_storage(places, &path, &sink.storage)?;
             sink.bad_rows.validate(|key| places(&path.key(key)))?;
         }
-        self.check_order(places)
+        self.check_order(places)?;
+        self.check_mixing(places)
     }
 }
 
@@ -118,6 +121,7 @@ impl Step {
             Self::Explode(column) => check_name(places, path, column),
             Self::Limit(_) => Ok(()),
             Self::MapImage(map) => check_map_image(places, path, map),
+            Self::MixImages(mix) => mix::check(places, path, mix),
             Self::Stack { columns, into, dtype } => {
                 check_names(places, &path.key("columns"), columns)?;
                 check_name(places, &path.key("into"), into)?;

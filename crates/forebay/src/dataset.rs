@@ -10,7 +10,8 @@ use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::{Pipeline, Stats, runtime};
 use forebay_io::survey;
 use forebay_plan::{
-    LoaderOptions, MapImage, ParquetSink, ParquetSource, Plan, Sink, Source, Step, StorageOptions,
+    LoaderOptions, MapImage, MixImages, ParquetSink, ParquetSource, Plan, Sink, Source, Step,
+    StorageOptions,
 };
 
 use crate::explain::Explain;
@@ -119,6 +120,27 @@ impl Dataset {
     /// Decodes and transforms the images of a column.
     pub fn map_image(&self, map: MapImage) -> Result<Self> {
         self.step(Step::MapImage(map))
+    }
+
+    /// Mixes the images of each batch of a loader with each other, and their labels by the same shares:
+    /// MixUp and CutMix. Which rows meet in a batch depends on the world size, so what comes out does.
+    ///
+    /// ```no_run
+    /// use forebay::plan::{ImageOp, MapImage, MixImages, MixOp};
+    ///
+    /// let crop = ImageOp::random_resized_crop([224, 224]);
+    /// let mix = vec![MixOp::MixUp { alpha: 0.2, num_classes: Some(1000) }, MixOp::cut_mix(1000)];
+    /// let ds = forebay::Dataset::read_parquet(["examples/data/photos"])?
+    ///     .map_image(MapImage::new("image", vec![crop]))?
+    ///     .mix_images(MixImages::new("image", "label", mix))?;
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Images that `map_image` has not decoded, labels that are neither class indices nor shares of
+    /// classes, class indices without the number of classes.
+    pub fn mix_images(&self, mix: MixImages) -> Result<Self> {
+        self.step(Step::MixImages(mix))
     }
 
     /// The Arrow schema of the relational result: images still encoded, stacks not yet stacked.

@@ -9,7 +9,7 @@ use forebay_exec::outputs::{OutputOptions, output_schema, resolve};
 use forebay_exec::scan::Candidate;
 use forebay_exec::{Pipeline, runtime};
 use forebay_io::survey;
-use forebay_plan::{OnError, OutputKind, Sink, Source, Step, valid_column};
+use forebay_plan::{MixImages, MixOp, OnError, OutputKind, Sink, Source, Step, valid_column};
 use serde_json::{Value, json};
 
 /// The source's part.
@@ -70,7 +70,7 @@ impl Explain {
         for output in &pipeline.normal.outputs {
             let Some(step) = output.step else { continue };
             match &output.kind {
-                OutputKind::Column { .. } => {}
+                OutputKind::Column { .. } | OutputKind::Label { .. } => {}
                 OutputKind::Image { spec, .. } => {
                     let ops: Vec<String> = spec.ops.iter().map(|o| o.name().to_owned()).collect();
                     steps.push((
@@ -102,6 +102,10 @@ impl Explain {
                     format!("[{}] -> {} {dtype}[{}]", from.join(", "), output.name, from.len()),
                 )),
             }
+        }
+        for mix in &pipeline.normal.mixes {
+            let step = mix.step;
+            steps.push((step, format!("steps[{step}].mix_images"), mixed(&mix.spec)));
         }
         steps.sort_by_key(|(index, _, _)| *index);
         let outputs = resolve(&pipeline.normal, &pipeline.schema(), &OutputOptions::arrow())?;
@@ -173,6 +177,22 @@ impl Explain {
             "sink": self.sink,
         })
     }
+}
+
+/// What is mixed, and what that depends on.
+fn mixed(spec: &MixImages) -> String {
+    let op = |(i, op): (usize, &MixOp)| {
+        let weight = spec.p.as_ref().and_then(|p| p.get(i));
+        let weight = weight.map_or(String::new(), |p| format!(", p {p}"));
+        format!("{} (alpha {}{weight})", op.name(), op.alpha())
+    };
+    let ops: Vec<String> = spec.ops.iter().enumerate().map(op).collect();
+    format!(
+        "{} -> {}, {} within each rank's batch; pairs depend on the world size",
+        ops.join(" or "),
+        spec.column,
+        spec.label
+    )
 }
 
 fn step_index(place: &str) -> usize {

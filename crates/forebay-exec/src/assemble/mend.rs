@@ -59,19 +59,23 @@ impl Assembler {
         let Unfinished { layout, slab, bad } = unfinished;
         let told = told(&layout.rows, bad.clone());
         let fixed = layout.plans.iter().all(|plan| match plan {
-            Plan::Dense { .. } | Plan::Arrow(_) => true,
+            Plan::Dense { .. } | Plan::Arrow(_) | Plan::Label { .. } => true,
             Plan::Image { task, .. } => task.is_fixed(),
             Plan::List { .. } => false,
         });
-        let (layout, slab, bad) = if fixed {
-            self.patched(&layout, slab, &bad, mended, &mut own, check)?
+        let (layout, mut slab, bad) = if fixed {
+            self.patched(&layout, slab, &bad, mended, &mut own, &check)?
         } else {
+            let first = layout.first;
             drop(layout);
-            self.anew(slab, mended.rows, &mut own, check)?
+            self.anew(slab, (mended.rows, first), &mut own, &check)?
         };
         if let Some(bad) = bad.iter().find(|b| b.policy == OnError::Skip) {
             let error = Error::internal("a row that was found good is bad");
             return Err(error.with_source(bad.error.clone()));
+        }
+        for work in self.mixing(&layout, &mut slab)? {
+            work.run(&check)?;
         }
         let batch = self.finish(&layout, slab, &bad)?;
         *scratch = own;
@@ -104,6 +108,7 @@ impl Assembler {
                 (Plan::Arrow(_), Make::Arrow { field, .. }) => {
                     Plan::Arrow(gather(&rows, c, field.data_type(), &output.name)?)
                 }
+                (Plan::Label { at }, _) => Plan::Label { at: *at },
                 (Plan::Image { task, at, valid }, _) => {
                     let mut region = slab.region(*at..*at + task.bytes())?;
                     for (i, (from, sample)) in from.iter().zip(rows.samples()).enumerate() {
@@ -132,14 +137,14 @@ impl Assembler {
         if let Some(at) = before.repeats {
             write_repeats(&rows, &mut slab.region(at..at + n)?);
         }
-        Ok((Layout { rows, plans, repeats: before.repeats }, slab, now))
+        Ok((Layout { rows, first: before.first, plans, repeats: before.repeats }, slab, now))
     }
 
     /// Everything once more, in a slab whose layout fits the other rows.
     fn anew(
         &self,
         slab: SlabWriter,
-        rows: Rows,
+        rows: (Rows, u64),
         scratch: &mut Scratch,
         check: impl Fn() -> Result<()>,
     ) -> Result<(Layout, SlabWriter, Vec<BadValue>)> {

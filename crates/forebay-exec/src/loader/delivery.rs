@@ -119,12 +119,12 @@ impl Delivery {
         self.ready.finish(steps);
     }
 
-    /// Makes the batch of a step out of its rows; `after` is how far the epoch is with it, and `made` is
+    /// Makes the batch of a step out of its rows, the first of which is at `first` in the epoch; `after` is how far the epoch is with it, and `made` is
     /// called when it is there. False where the run ends in an error with it.
     pub async fn make(
         self: &Arc<Self>,
         step: u64,
-        rows: Rows,
+        (rows, first): (Rows, u64),
         permit: OwnedSemaphorePermit,
         after: Delivered,
         made: impl FnOnce() + Send + 'static,
@@ -151,7 +151,7 @@ impl Delivery {
         // sample decides what the others must be like, its batch is made before any other.
         let decides = step == 0 && self.assembler.outputs.iter().any(OutputSpec::is_open);
         let (ended, wait) = oneshot::channel::<()>();
-        self.assembler.start(&self.pool, step, rows, Some(reservation), move |result| {
+        self.assembler.start(&self.pool, step, (rows, first), Some(reservation), move |result| {
             let ready = |made| Ready { made, after, _permit: permit };
             match result {
                 Ok(Assembled::Gaps(unfinished)) => {

@@ -120,7 +120,10 @@ async fn feed(streams: Arc<Streams>, mut lanes: Vec<Lane>, steps: u64, before: u
             count: before + step + 1,
             lanes: lanes.iter().map(|lane| lane.at).collect(),
         };
-        if !out.make(step, rows, permit, after, || ()).await {
+        let spec = streams.schedule.spec();
+        let first = (before + step).saturating_mul(spec.global_batch);
+        let first = first.saturating_add(spec.before(spec.global_batch));
+        if !out.make(step, (rows, first), permit, after, || ()).await {
             return;
         }
     }

@@ -9,7 +9,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{ImageOp, ParquetSource};
+use crate::plan::{ImageOp, MixImages, MixOp, ParquetSource};
 
 const POOL: [&str; 8] = ["a", "b", "c", "img", "pic", "A", "im", "x"];
 
@@ -28,6 +28,7 @@ enum Term {
     Image(Box<Term>, u32, bool),
     Element(Box<Term>),
     Stack(Vec<Term>),
+    Label(Box<Term>),
 }
 
 /// What decides which rows there are.
@@ -44,6 +45,8 @@ struct Column {
     term: Term,
     /// None for a tensor.
     kind: Option<ColumnKind>,
+    /// The first operator of the step that has mixed it.
+    mixed: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -52,6 +55,7 @@ struct Reference {
     rows: Vec<Rows>,
     operators: u32,
     multiplied: bool,
+    mixes: bool,
 }
 
 /// Why a step is refused; the reference needs no more.
@@ -64,9 +68,10 @@ impl Reference {
             term: Term::Source(name.clone()),
             name,
             kind: Some(kind),
+            mixed: None,
         };
         let columns = source().into_iter().map(column).collect();
-        Self { columns, rows: vec![], operators: 0, multiplied: false }
+        Self { columns, rows: vec![], operators: 0, multiplied: false, mixes: false }
     }
 
     fn at(&self, name: &str) -> Result<usize, Refused> {
@@ -89,6 +94,9 @@ impl Reference {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Refused> {
+        if self.mixes && matches!(step, Step::Filter(_) | Step::Limit(_) | Step::Explode(_)) {
+            return Err(Refused);
+        }
         match step {
             Step::Filter(expr) => self.rows.push(Rows::Filter(self.terms(expr)?)),
             Step::Limit(n) => self.rows.push(Rows::Limit(*n)),
@@ -132,6 +140,7 @@ impl Reference {
                     name: name.clone(),
                     term: Term::Expr(self.terms(expr)?),
                     kind: Some(ColumnKind::Unknown),
+                    mixed: None,
                 };
                 match self.at(name) {
                     Ok(i) => self.columns[i] = column,
@@ -159,16 +168,58 @@ impl Reference {
                     return Err(Refused);
                 }
                 let terms = at.iter().map(|i| self.columns[*i].term.clone()).collect();
-                self.columns[at[0]] =
-                    Column { name: into.clone(), term: Term::Stack(terms), kind: None };
+                self.columns[at[0]] = Column {
+                    name: into.clone(),
+                    term: Term::Stack(terms),
+                    kind: None,
+                    mixed: None,
+                };
                 let mut i = 0;
                 self.columns.retain(|_| {
                     i += 1;
                     !at[1..].contains(&(i - 1))
                 });
             }
+            Step::MixImages(mix) => {
+                let (image, label) = (self.at(&mix.column)?, self.at(&mix.label)?);
+                let fresh = |c: &Column| c.mixed.is_none();
+                let (i, l) = (&self.columns[image], &self.columns[label]);
+                let number = matches!(l.kind, Some(ColumnKind::Number | ColumnKind::Unknown));
+                let stack = matches!(l.term, Term::Stack(_)) && fresh(l);
+                if !(matches!(i.term, Term::Image(..)) && fresh(i)) || !(number || stack) {
+                    return Err(Refused);
+                }
+                self.mixes = true;
+                self.columns[image].mixed = Some(self.operators);
+                let l = &mut self.columns[label];
+                l.mixed = Some(self.operators);
+                if number {
+                    (l.term, l.kind) = (Term::Label(Box::new(l.term.clone())), None);
+                }
+                self.operators += 1;
+            }
         }
         self.unique()
+    }
+
+    /// What is mixed in the end, as (operator, images, labels); refused where the images are gone.
+    fn mixed(&self) -> Result<Vec<(u32, usize, Option<usize>)>, Refused> {
+        let all = || self.columns.iter().enumerate();
+        let image = |c: &Column| matches!(c.term, Term::Image(..));
+        let mut mixed = vec![];
+        for (label, column) in all().filter(|(_, c)| !image(c)) {
+            let Some(operator) = column.mixed else { continue };
+            let with = all().find(|(_, c)| c.mixed == Some(operator) && image(c)).ok_or(Refused)?;
+            mixed.push((operator, with.0, Some(label)));
+        }
+        for (i, column) in all().filter(|(_, c)| image(c)) {
+            let Some(operator) = column.mixed else { continue };
+            if mixed.iter().all(|(known, ..)| *known != operator) {
+                mixed.push((operator, i, None));
+            }
+        }
+        mixed.sort_unstable();
+        Ok(mixed)
     }
 
     fn delivered(&self) -> Vec<(String, Term)> {
@@ -224,7 +275,9 @@ fn run(normal: &Normalized) -> Result<Delivered, Refused> {
                     None => table.push((name.clone(), term)),
                 }
             }
-            Step::MapImage(_) | Step::Stack { .. } => panic!("{step:?} is not relational"),
+            Step::MapImage(_) | Step::Stack { .. } | Step::MixImages(_) => {
+                panic!("{step:?} is not relational")
+            }
         }
         let names: HashSet<&String> = table.iter().map(|(n, _)| n).collect();
         assert_eq!(names.len(), table.len(), "two columns of one name: {table:?}");
@@ -242,6 +295,7 @@ fn run(normal: &Normalized) -> Result<Delivered, Refused> {
                 Term::Image(Box::new(get(from)), *operator_base, *multiplied)
             }
             OutputKind::Stack { from, .. } => Term::Stack(from.iter().map(|f| get(f)).collect()),
+            OutputKind::Label { from, .. } => Term::Label(Box::new(get(from))),
         };
         (output.name.clone(), term)
     });
@@ -277,7 +331,12 @@ fn step() -> impl Strategy<Value = Step> {
             into,
             dtype: DType::Float32
         }),
+        1 => (name(), name()).prop_filter_map("two columns", |(a, b)| (a != b).then(|| mix(&a, &b))),
     ]
+}
+
+fn mix(column: &str, label: &str) -> Step {
+    Step::MixImages(MixImages::new(column, label, vec![MixOp::mix_up(3)]))
 }
 
 /// Steps that mostly fit each other: a step that the reference refuses is kept one time in eight.
@@ -314,9 +373,13 @@ proptest! {
     fn the_normal_form_gives_what_the_steps_give(steps in steps()) {
         let mut reference = Reference::new();
         let wanted = steps.iter().try_for_each(|s| reference.step(s));
+        let wanted = wanted.and_then(|()| reference.mixed());
         let plan = plan(steps);
         match (wanted, normalize(&plan, &source())) {
-            (Ok(()), Ok(normal)) => {
+            (Ok(mixed), Ok(normal)) => {
+                let found: Vec<_> =
+                    normal.mixes.iter().map(|m| (m.operator, m.image, m.label)).collect();
+                prop_assert_eq!(found, mixed);
                 let (outputs, rows) = run(&normal).expect("expressions of a right plan run");
                 prop_assert_eq!(outputs, reference.delivered());
                 prop_assert_eq!(rows, reference.rows);
@@ -328,7 +391,7 @@ proptest! {
             (Err(Refused), Err(e)) => {
                 prop_assert!(e.place().is_some() && e.hint().is_some(), "{:?}", e);
             }
-            (Ok(()), Err(e)) => prop_assert!(false, "refused: {:?}", e),
+            (Ok(_), Err(e)) => prop_assert!(false, "refused: {:?}", e),
         }
     }
 }
@@ -358,6 +421,49 @@ fn the_plans_of_the_property_are_worth_it() {
     }
     let counts = format!("of 300: {right} right, {long} long, {away} moved, {dropped} dropped");
     assert!(right > 180 && long > 90 && away > 15 && dropped > 12, "{counts}");
+}
+
+#[test]
+fn what_is_mixed_may_move_and_labels_may_go() {
+    let steps = [flip("img"), mix("img", "a"), Step::Rename(vec![("img".into(), "x".into())])];
+    let normal = normal(&steps);
+    assert_eq!((normal.mixes[0].image, normal.mixes[0].label), (3, Some(0)));
+    assert_eq!((normal.mixes[0].operator, normal.mixes[0].step), (1, 1));
+    let label = OutputKind::Label { from: "a".into(), num_classes: Some(3) };
+    assert_eq!(normal.outputs[0].kind, label);
+    let without =
+        |last: Step| normalize(&plan(vec![flip("img"), mix("img", "a"), last]), &source());
+    let alone = without(Step::Select(list(&["img"]))).unwrap();
+    assert_eq!((alone.mixes[0].image, alone.mixes[0].label), (0, None));
+    assert!(without(Step::Drop(list(&["img", "a"]))).unwrap().mixes.is_empty());
+    let error = without(with("img", "b")).unwrap_err();
+    assert_eq!(error.place(), Some("steps[1].mix_images.column"));
+    assert!(error.report().contains("leave out both"), "{}", error.report());
+}
+
+#[test]
+fn only_images_and_labels_are_mixed() {
+    let refused = |steps: &[Step], place: &str, text: &str| {
+        let report = normalize(&plan(steps.to_vec()), &source()).unwrap_err().report();
+        assert!(report.starts_with(place) && report.contains(text), "{report}");
+    };
+    refused(&[mix("img", "a")], "steps[0].mix_images.column", "put the map_image");
+    refused(&[mix("b", "a")], "steps[0].mix_images.column", "name the column of a map_image");
+    refused(&[flip("img"), mix("img", "pic")], "steps[1].mix_images.label", "holds bytes");
+    let twice = [flip("img"), mix("img", "a"), mix("img", "b")];
+    refused(&twice, "steps[2].mix_images.column", "one mix_images");
+    let shared = [flip("img"), flip("pic"), mix("img", "a"), mix("pic", "a")];
+    refused(&shared, "steps[3].mix_images.label", "labels are mixed once");
+    let seen = [flip("img"), mix("img", "a"), stack(&["a", "b"], "x")];
+    refused(&seen, "steps[2].stack.columns[0]", "mixed labels");
+    let op = MixOp::MixUp { alpha: 1.0, num_classes: None };
+    let unnumbered = Step::MixImages(MixImages::new("img", "a", vec![op]));
+    refused(&[flip("img"), unnumbered], "steps[1].mix_images.ops[0]", "num_classes is missing");
+    refused(
+        &[flip("img"), mix("img", "a"), filter("b > 1")],
+        "steps[2].filter",
+        "before mix_images",
+    );
 }
 
 fn flip(column: &str) -> Step {

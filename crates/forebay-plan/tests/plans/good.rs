@@ -270,6 +270,57 @@ steps:
 }
 
 #[test]
+fn mixing_in_both_languages() {
+    let built = PlanBuilder::parquet(["a"])
+        .map_image(MapImage::new("image", vec![ImageOp::random_resized_crop([8, 8])]))
+        .mix_images(MixImages {
+            p: Some(vec![0.5, 1.0]),
+            ..MixImages::new(
+                "image",
+                "label",
+                vec![MixOp::MixUp { alpha: 0.2, num_classes: Some(10) }, MixOp::cut_mix(10)],
+            )
+        })
+        .build()
+        .unwrap();
+    let read = yaml(
+        "
+source: { parquet: a }
+steps:
+  - map_image: { column: image, ops: [ { random_resized_crop: 8 } ] }
+  - mix_images:
+      column: image
+      label: label
+      ops: [ { mix_up: { alpha: 0.2, num_classes: 10 } }, { cut_mix: { num_classes: 10 } } ]
+      p: [0.5, 1]
+",
+    );
+    assert_eq!(read, built);
+    assert_eq!(Plan::from_json(&built.to_json()).unwrap(), built);
+    let json = concat!(
+        r#"{"mix_images":{"column":"image","label":"label","ops":[{"mix_up":{"alpha":0.2,"num_classes":10}},"#,
+        r#"{"cut_mix":{"alpha":1.0,"num_classes":10}}],"p":[0.5,1.0]}}"#
+    );
+    assert_eq!(built.steps[1].to_json(), json);
+    // One operator needs no list, and one with its defaults no mapping.
+    let short = yaml(
+        "
+source: { parquet: a }
+steps:
+  - mix_images: { column: image, label: shares, ops: cut_mix }
+",
+    );
+    let op = MixOp::CutMix { alpha: 1.0, num_classes: None };
+    assert_eq!(short.steps, [Step::MixImages(MixImages::new("image", "shares", vec![op]))]);
+    let other = |alpha| {
+        let op = MixOp::MixUp { alpha, num_classes: Some(10) };
+        let mix = MixImages::new("image", "label", vec![op]);
+        PlanBuilder::parquet(["a"]).mix_images(mix).build().unwrap().hash()
+    };
+    assert_ne!(other(0.2), other(0.3));
+}
+
+#[test]
 fn anchors_save_typing() {
     let plan = yaml(
         "

@@ -233,6 +233,32 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A step behind which no other chooses rows.
+fn mix_images() -> impl Strategy<Value = Step> {
+    let op = |n: u32| {
+        (1e-6..100.0f64, any::<bool>()).prop_map(move |(alpha, cut)| {
+            let num_classes = (n > 0).then_some(n);
+            if cut {
+                MixOp::CutMix { alpha, num_classes }
+            } else {
+                MixOp::MixUp { alpha, num_classes }
+            }
+        })
+    };
+    let ops = (0u32..9).prop_flat_map(move |n| vec((op(n), 0.0..10.0f64), 1..4));
+    (names(), ops, any::<bool>())
+        .prop_filter_map("two columns", |(names, ops, weighted)| match names.as_slice() {
+            [column, label, ..] => {
+                let (ops, mut p): (Vec<MixOp>, Vec<f64>) = ops.into_iter().unzip();
+                p[0] += 0.5;
+                let p = weighted.then_some(p);
+                Some(MixImages { p, ..MixImages::new(column, label, ops) })
+            }
+            _ => None,
+        })
+        .prop_map(Step::MixImages)
+}
+
 fn sink() -> impl Strategy<Value = Sink> {
     let mode = select(vec![WriteMode::Error, WriteMode::Overwrite, WriteMode::Append]);
     // A sink is one folder, whatever the source is.
@@ -254,8 +280,10 @@ fn sink() -> impl Strategy<Value = Sink> {
 
 fn plan() -> impl Strategy<Value = Plan> {
     let source = (vec(uri(), 1..4), option::of(uri()), option::of(names()), storage());
-    (source, vec(step(), 0..6), option::of(sink())).prop_map(
-        |((uri, snapshot, columns, storage), steps, sink)| {
+    (source, vec(step(), 0..6), option::of(sink()), option::weighted(0.3, mix_images())).prop_map(
+        |((uri, snapshot, columns, storage), mut steps, sink, mix)| {
+            // Jobs mix nothing.
+            steps.extend(mix.filter(|_| sink.is_none()));
             // A snapshot stands in the place of what is listed.
             let uri = if snapshot.is_some() { Vec::new() } else { uri };
             let source = ParquetSource { uri, snapshot, columns, storage };
@@ -399,7 +427,7 @@ proptest! {
     }
 
     #[test]
-    fn steps_come_back_from_json(step in step()) {
+    fn steps_come_back_from_json(step in prop_oneof![8 => step(), 1 => mix_images()]) {
         let back = Step::from_json(&step.to_json()).map_err(|e| TestCaseError::fail(e.report()))?;
         prop_assert_eq!(back, step);
     }
