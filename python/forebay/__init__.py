@@ -11,6 +11,7 @@ Examples
 """
 
 from forebay._dataset import Dataset, Snapshot, read_parquet, read_snapshot
+from forebay._encoding import encode_image
 from forebay._errors import (
     AlreadyExistsError,
     CancelledError,
@@ -111,6 +112,7 @@ __all__ = [
     "TrivialAugmentWide",
     "UnsupportedError",
     "__version__",
+    "encode_image",
     "memory",
     "merge_states",
     "mixing",

@@ -141,6 +141,7 @@ enum Why {
     Renamed(String),
     Stacked(String),
     Tensor,
+    Encoded,
 }
 
 impl Why {
@@ -155,6 +156,11 @@ impl Why {
             }
             Self::Tensor => {
                 format!("{name:?} is a tensor since {place}; move this step before it")
+            }
+            Self::Encoded => {
+                format!(
+                    "{name:?} is made by {place} when all else is done; move this step before it"
+                )
             }
         }
     }
@@ -606,7 +612,8 @@ impl<'p> Walk<'p> {
             self.operators.saturating_add(u32::try_from(map.ops.len()).unwrap_or(u32::MAX));
         self.visible[i] =
             Entry { name: map.column.clone(), made: Made::Tensor(image), step: Some(self.index) };
-        self.gone(&map.column, Why::Tensor);
+        let why = if map.encoding().is_some() { Why::Encoded } else { Why::Tensor };
+        self.gone(&map.column, why);
         Ok(())
     }
 
@@ -668,6 +675,9 @@ impl Entry {
     fn describe(&self) -> &'static str {
         match &self.made {
             Made::Column(kind) => kind.describe(),
+            Made::Tensor(OutputKind::Image { spec, .. }) if spec.encoding().is_some() => {
+                "images that are encoded again"
+            }
             Made::Tensor(OutputKind::Image { .. }) => "images that are decoded already",
             Made::Tensor(_) => "a tensor",
         }
