@@ -5,9 +5,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use arrow::array::{Array, ArrayRef, BinaryArray, UInt32Array};
+use arrow::array::{Array, ArrayRef, BinaryArray, UInt32Array, new_empty_array};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
-use arrow::compute::{cast, concat, take};
+use arrow::compute::{concat, take};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
@@ -28,20 +28,18 @@ const FILE_BYTES: u64 = 1024;
 pub struct EncodeSpec {
     /// Where the pictures come from, and what is done with them.
     pub image: ImageSpec,
-    /// What comes out: the column's own name and metadata, and its bytes.
+    /// What comes out: bytes, under the column's own metadata.
     pub field: FieldRef,
 }
 
 impl EncodeSpec {
     /// Of the column that the pictures come from, which gets the name `name`.
     pub fn new(image: ImageSpec, name: &str, from: &Field) -> Self {
-        let data_type = match from.data_type() {
-            DataType::LargeBinary => DataType::LargeBinary,
-            // Views become plain, and files have lengths of their own.
-            _ => DataType::Binary,
-        };
         let nullable = from.is_nullable() || image.on_error == OnError::Null;
-        let field = from.clone().with_name(name).with_data_type(data_type).with_nullable(nullable);
+        // Whatever held the pictures (views, large values, values of one length): the files of a batch
+        // are far from what 32-bit offsets reach.
+        let field = from.clone().with_data_type(DataType::Binary);
+        let field = field.with_name(name).with_nullable(nullable);
         Self { image, field: Arc::new(field) }
     }
 
@@ -155,12 +153,11 @@ impl EncodeTask {
         let mut made = lock(&self.made);
         made.sort_by_key(|(first, _)| *first);
         let arrays: Vec<&dyn Array> = made.iter().map(|(_, array)| &**array).collect();
-        let whole = match arrays.as_slice() {
-            [_] => made.first().map(|(_, array)| Arc::clone(array)),
-            _ => Some(concat(&arrays).map_err(|e| self.too_large(e))?),
-        };
-        let whole = whole.ok_or_else(|| Error::internal("an encoded column without rows"))?;
-        cast(&whole, self.spec.field.data_type()).map_err(|e| self.too_large(e))
+        match made.as_slice() {
+            [] => Ok(new_empty_array(self.spec.field.data_type())),
+            [(_, whole)] => Ok(Arc::clone(whole)),
+            _ => concat(&arrays).map_err(|e| self.too_large(e)),
+        }
     }
 
     /// The same without the samples that are skipped: `from` says which stay, in order.
@@ -208,5 +205,26 @@ impl Files {
         BinaryArray::try_new(OffsetBuffer::new(offsets.into()), Buffer::from(self.bytes), nulls)
             .map(|array| Arc::new(array) as ArrayRef)
             .map_err(|e| Error::internal("encoded pictures are no array").with_source(e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use arrow::array::AsArray;
+
+    use super::*;
+
+    #[test]
+    fn files_become_an_array() {
+        let mut files = Files::default();
+        for value in [Some("ab"), None, Some("c")] {
+            files.bytes.extend(value.unwrap_or_default().as_bytes());
+            files.end(value.is_some());
+        }
+        let array = files.finish().unwrap();
+        let values: Vec<Option<&[u8]>> = array.as_binary::<i32>().iter().collect();
+        assert_eq!(values, [Some(&b"ab"[..]), None, Some(b"c")]);
+        assert_eq!(Files::default().finish().unwrap().len(), 0);
     }
 }

@@ -411,6 +411,21 @@ fn a_hidden_column_makes_room_for_a_new_one() {
 }
 
 #[test]
+fn an_encoded_column_is_made_last() {
+    let encode = ImageOp::encode_image(Encoding::png());
+    let encoded = || Step::MapImage(MapImage::new("img", vec![encode.clone()]));
+    let steps = vec![encoded(), filter("img IS NOT NULL")];
+    let plan_of_it = plan(steps);
+    let normal = normalize(&plan_of_it, &source()).unwrap();
+    assert_eq!(
+        normal.why_not(&plan_of_it, 1, "img").unwrap(),
+        "\"img\" is made by steps[0].map_image when all else is done; move this step before it"
+    );
+    let error = normalize(&plan(vec![encoded(), encoded()]), &source()).unwrap_err();
+    assert!(error.message().contains("images that are encoded again"), "{error}");
+}
+
+#[test]
 fn an_expression_cannot_see_a_hidden_column() {
     let steps = vec![flip("img"), filter("img IS NOT NULL"), filter("A > 1")];
     let plan = plan(steps);

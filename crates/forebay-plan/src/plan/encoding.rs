@@ -4,6 +4,28 @@
 use super::{Broken, ImageMode, ImageOp, MapImage};
 
 /// A format, and how pictures are written in it.
+///
+/// ```
+/// use forebay_plan::{Encoding, ImageMode, ImageOp, MapImage, PlanBuilder, Subsampling};
+///
+/// let jpeg = Encoding::Jpeg {
+///     quality: 90,
+///     subsampling: Subsampling::S444,
+///     progressive: false,
+///     optimize: false,
+/// };
+/// let small = |encoding| MapImage {
+///     mode: Some(ImageMode::Rgb),
+///     ..MapImage::new("image", vec![ImageOp::resize(&[256]), ImageOp::encode_image(encoding)])
+/// };
+/// let plan = PlanBuilder::parquet(["data/"]).map_image(small(jpeg)).write_parquet("out/").build()?;
+/// assert_eq!(plan.steps.len(), 1);
+///
+/// let webp = Encoding::webp().with_quality(101);
+/// let error = PlanBuilder::parquet(["data/"]).map_image(small(webp)).build().unwrap_err();
+/// assert_eq!(error.place(), Some("steps[0].map_image.ops[1].encode_image.quality"));
+/// # Ok::<(), forebay_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
