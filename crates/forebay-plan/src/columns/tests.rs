@@ -9,7 +9,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{ImageOp, ParquetSource};
+use crate::plan::{Encoding, ImageOp, ParquetSource};
 
 const POOL: [&str; 8] = ["a", "b", "c", "img", "pic", "A", "im", "x"];
 
