@@ -11,6 +11,7 @@ Examples
 """
 
 from forebay._dataset import Dataset, Snapshot, read_parquet, read_snapshot
+from forebay._encoding import encode_image
 from forebay._errors import (
     AlreadyExistsError,
     CancelledError,
@@ -117,6 +118,7 @@ __all__ = [
     "TrivialAugmentWide",
     "UnsupportedError",
     "__version__",
+    "encode_image",
     "image_info",
     "memory",
     "merge_states",

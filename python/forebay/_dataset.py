@@ -375,21 +375,22 @@ class Dataset:
         quality: str = "fast",
         on_error: str = "raise",
     ) -> Dataset:
-        """Decode the images of a column and transform them into tensors.
+        """Decode the images of a column and transform them into tensors, or into files again.
 
         Parameters
         ----------
         column : str
-            A binary column of JPEG or PNG files; its tensor takes its place.
+            A binary column of JPEG or PNG files; its tensor takes its place, or with
+            `encode_image` its new files.
         ops : sequence of ImageOp
             Operators in order, e.g. ``[fb.RandomResizedCrop(224), fb.RandomHorizontalFlip()]``.
             Random ones draw by (seed, epoch, row, operator): the same for any number of threads.
         mode : {"RGB", "L", "RGBA"}, optional
             Convert to this mode, as Pillow's ``convert``. Default: the file's own; images of
-            different modes in one column are then an error.
+            different modes in one column are then an error, but with `encode_image`.
         dtype : {"uint8", "float16", "bfloat16", "float32"}, optional
             Pixels are 0 to 255 as uint8, and 0 to 1 as floats (before `Normalize`). Default: that
-            of `ToDtype` among the operators, else float32.
+            of `ToDtype` among the operators, else float32. `encode_image` writes pixels: uint8.
         layout : {"CHW", "HWC"}, default "CHW"
             Order of the axes of one image.
         quality : {"fast", "exact"}, default "fast"
@@ -401,15 +402,16 @@ class Dataset:
             delivers the next good row of the lane in its place, with all of its columns, so that
             counts, order and state stay as they are; `write_parquet` leaves the row out. ``null``
             gives zeros, and False in a boolean column ``<column>_valid`` behind the images; where
-            each has a size of its own, a tensor without pixels. ``skip`` and ``null`` need a
-            `mode`. See the arguments ``max_bad_rows``, ``max_bad_share`` and ``bad_rows_to`` of
-            `loader` and `write_parquet`.
+            each has a size of its own, a tensor without pixels; with `encode_image`, a null.
+            Tensors need a `mode` for ``skip`` and ``null``. See the arguments ``max_bad_rows``,
+            ``max_bad_share`` and ``bad_rows_to`` of `loader` and `write_parquet`.
 
         Returns
         -------
         Dataset
             With a tensor of shape ``[batch, channels, height, width]`` in the column's place, or a
-            list of tensors where no operator fixes the size.
+            list of tensors where no operator fixes the size. With `encode_image`, for jobs, the
+            column stays binary.
 
         Raises
         ------

@@ -223,7 +223,7 @@ def test_images_that_cannot_be_mixed(folder: str) -> None:
     ("arguments", "options", "said"),
     [
         (("imag", "label", fb.MixUp(num_classes=9)), {}, 'did you mean "image"'),
-        (("image", "lable", fb.MixUp(num_classes=9)), {}, 'did you mean "label"'),
+        (("image", "labels", fb.MixUp(num_classes=9)), {}, 'did you mean "label"'),
         (("image", "label", []), {}, "list of operators is empty"),
         (("image", "label", fb.MixUp()), {}, "num_classes is missing"),
         (("image", "label", [fb.MixUp(num_classes=9), fb.CutMix()]), {}, "the same num_classes"),

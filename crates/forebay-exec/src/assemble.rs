@@ -6,6 +6,7 @@
 //! on. Where rows are bad that are to be skipped, it hands on the batch as far as it is: who chose the
 //! rows says what becomes of them, and `mend` writes only what that changes.
 
+mod chunk;
 mod mend;
 mod mix;
 
@@ -19,10 +20,12 @@ use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use forebay_core::sync::lock;
 use forebay_core::{DType, Error, ErrorKind, Reservation, Result};
-use forebay_feed::{Batch, Column, Dense, Region, Slab, SlabPool, SlabWriter};
+use forebay_feed::{Batch, Column, Dense, Slab, SlabPool, SlabWriter};
 use forebay_plan::OnError;
 
+use self::chunk::{Chunk, Work};
 use crate::bad::BadValue;
+use crate::encode::EncodeTask;
 use crate::images::{self, ImageTask};
 use crate::lists::{self, ListLayout};
 use crate::mixes::Mix;
@@ -143,9 +146,15 @@ impl Assembler {
                 Make::Image(spec) => {
                     let task = images::task(spec, c, &output.name, &rows, self.seed, self.epoch)?;
                     let at = place(task.bytes());
-                    let valid = task.valid().map(|_| place(n));
+                    let valid = output.valid().map(|_| place(n));
                     bad.extend_from_slice(task.bad());
                     Plan::Image { task: Arc::new(task), at, valid }
+                }
+                Make::Encode(spec) => {
+                    let draws = (self.seed, self.epoch);
+                    let task = EncodeTask::new(spec, c, &output.name, draws);
+                    let valid = output.valid().map(|_| place(n));
+                    Plan::Encode { task: Arc::new(task), valid }
                 }
             });
         }
@@ -156,6 +165,7 @@ impl Assembler {
         }
         let mut slab = self.slabs.take(end, reservation)?;
         let mut chunks = Vec::new();
+        let per_chunk = n.div_ceil(self.threads.max(1) * CHUNKS_PER_THREAD).max(1);
         for (c, plan) in plans.iter().enumerate() {
             match plan {
                 Plan::Dense { at, width } => {
@@ -171,13 +181,20 @@ impl Assembler {
                         }
                     }
                 }
+                Plan::Encode { task, .. } => {
+                    for first in (0..n).step_by(per_chunk) {
+                        let last = (first + per_chunk).min(n);
+                        let work = Work::Encode(Arc::clone(task));
+                        chunks.push(Chunk { work, first, last });
+                    }
+                }
                 Plan::Image { task, at, .. } => {
-                    let per_chunk = n.div_ceil(self.threads.max(1) * CHUNKS_PER_THREAD).max(1);
                     for first in (0..n).step_by(per_chunk) {
                         let last = (first + per_chunk).min(n);
                         let region =
                             slab.region(*at + task.offset(first)..*at + task.offset(last))?;
-                        chunks.push(Chunk { task: Arc::clone(task), first, last, region });
+                        let work = Work::Decode(Arc::clone(task), region);
+                        chunks.push(Chunk { work, first, last });
                     }
                 }
                 // Labels are written when they are mixed.
@@ -280,15 +297,19 @@ impl Assembler {
                     let shape = vec![rows, spec.classes];
                     Column::Dense(dense(LabelSpec::DTYPE, shape, *at, &slab))
                 }
-                (Plan::Dense { .. } | Plan::Arrow(_) | Plan::Label { .. }, _) => {
+                (Plan::Encode { task, .. }, Make::Encode(spec)) => {
+                    Column::Arrow { values: task.array()?, field: Arc::clone(&spec.field) }
+                }
+                (
+                    Plan::Dense { .. } | Plan::Arrow(_) | Plan::Label { .. } | Plan::Encode { .. },
+                    _,
+                ) => {
                     return Err(Error::internal("a column changed its kind"));
                 }
             };
             columns.push((Arc::clone(&output.name), column));
-            if let Plan::Image { task, valid: Some(at), .. } = plan
-                && let Some(name) = task.valid()
-            {
-                let valid = dense(DType::Bool, vec![rows], *at, &slab);
+            if let Some((at, name)) = plan.valid().zip(output.valid()) {
+                let valid = dense(DType::Bool, vec![rows], at, &slab);
                 columns.push((Arc::clone(name), Column::Dense(valid)));
             }
         }
@@ -321,12 +342,12 @@ fn write_repeats(rows: &Rows, region: &mut [u8]) {
 
 /// Says which images are valid, where that is delivered.
 fn write_valid(rows: usize, plans: &[Plan], slab: &mut SlabWriter, bad: &[BadValue]) -> Result<()> {
-    if plans.iter().any(|p| matches!(p, Plan::Image { valid: Some(_), .. })) {
+    if plans.iter().any(|plan| plan.valid().is_some()) {
         slab.reopen()?;
     }
     for (c, plan) in plans.iter().enumerate() {
-        let Plan::Image { valid: Some(at), .. } = plan else { continue };
-        let mut region = slab.region(*at..*at + rows)?;
+        let Some(at) = plan.valid() else { continue };
+        let mut region = slab.region(at..at + rows)?;
         region.fill(1);
         for found in bad.iter().filter(|b| b.output == c) {
             if let Some(slot) = region.get_mut(found.sample) {
@@ -361,13 +382,17 @@ enum Plan {
     Label { at: usize },
     List { layout: ListLayout, values: usize, offsets: Option<usize> },
     Image { task: Arc<ImageTask>, at: usize, valid: Option<usize> },
+    Encode { task: Arc<EncodeTask>, valid: Option<usize> },
 }
 
-struct Chunk {
-    task: Arc<ImageTask>,
-    first: usize,
-    last: usize,
-    region: Region,
+impl Plan {
+    /// Where it says which images are valid, where it does.
+    fn valid(&self) -> Option<usize> {
+        match self {
+            Self::Image { valid, .. } | Self::Encode { valid, .. } => *valid,
+            Self::Dense { .. } | Self::Arrow(_) | Self::List { .. } | Self::Label { .. } => None,
+        }
+    }
 }
 
 struct Filling {
@@ -388,17 +413,8 @@ impl Filling {
     fn chunk(&self, mut chunk: Chunk, worker: &mut Worker, check: impl Fn() -> Result<()>) {
         let mut at = chunk.first;
         let mut bad = Vec::new();
-        let result = caught(|| {
-            chunk.task.run(
-                &self.layout.rows,
-                chunk.first..chunk.last,
-                &mut chunk.region,
-                &mut worker.scratch,
-                &mut at,
-                &mut bad,
-                &check,
-            )
-        });
+        let result =
+            caught(|| chunk.run(&self.layout.rows, &mut worker.scratch, &mut at, &mut bad, &check));
         if !bad.is_empty() {
             lock(&self.bad).append(&mut bad);
         }
@@ -406,7 +422,7 @@ impl Filling {
             // A panic may have left the decoder's state half-changed.
             worker.scratch = forebay_ops::Scratch::default();
             let mut failed = lock(&self.failed);
-            let place = (at, chunk.task.output());
+            let place = (at, chunk.output());
             if failed.as_ref().is_none_or(|(first, _)| place < *first) {
                 *failed = Some((place, e));
             }

@@ -56,7 +56,7 @@ pub fn task(
         let key = spec.key(part, seed, epoch, row);
         spec.pipeline
             .probe(bytes, key)
-            .map_err(|e| Failure::of(e).map(|e| located(e, part, row, name)))
+            .map_err(|e| Failure::of(e).map(|e| located(e, part, row, name, ZEROS)))
     };
     let places = match spec.pipeline.fixed_size() {
         Some(_) => {
@@ -117,7 +117,7 @@ pub fn task(
 
 impl ImageSpec {
     /// The key of a picture's draws. One that was there before its row was multiplied is repeated.
-    fn key(&self, part: &Part, seed: u64, epoch: u64, row: usize) -> RowKey {
+    pub(crate) fn key(&self, part: &Part, seed: u64, epoch: u64, row: usize) -> RowKey {
         let key = part.key(seed, epoch, row);
         if self.multiplied { key } else { RowKey { index: 0, ..key } }
     }
@@ -139,7 +139,7 @@ impl ImageSpec {
         scratch: &mut Scratch,
     ) -> Result<Option<Error>> {
         let mut decode = || -> Result<(), Failure> {
-            let located = |e: Error| Failure::of(e).map(|e| located(e, part, row, name));
+            let located = |e: Error| Failure::of(e).map(|e| located(e, part, row, name, ZEROS));
             let bytes = image_bytes(part, column, name, row)?;
             let key = self.key(part, seed, epoch, row);
             let probe = self.pipeline.probe(bytes, key).map_err(located)?;
@@ -154,7 +154,7 @@ impl ImageSpec {
     }
 }
 
-fn image_bytes<'a>(
+pub(crate) fn image_bytes<'a>(
     part: &'a Part,
     column: usize,
     name: &str,
@@ -170,13 +170,16 @@ fn image_bytes<'a>(
     })
 }
 
-/// An error of a picture, with its place and a way on.
-fn located(error: Error, part: &Part, row: usize, name: &str) -> Error {
+/// What a tensor has in place of a bad picture.
+const ZEROS: &str = "zeros";
+
+/// An error of a picture, with its place and a way on. `null` is what that policy gives.
+pub(crate) fn located(error: Error, part: &Part, row: usize, name: &str, null: &str) -> Error {
     let error = match error.kind() {
-        ErrorKind::Corrupt => error.with_hint(
+        ErrorKind::Corrupt => error.with_hint(format!(
             "mend the value where the file is written, or put up with it: map_image(..., on_error=\"skip\") takes \
-             another row, on_error=\"null\" zeros",
-        ),
+             another row, on_error=\"null\" {null}",
+        )),
         _ => error,
     };
     part.locate(error.in_column(name), row)
@@ -253,11 +256,6 @@ impl ImageTask {
         matches!(self.places, Places::Fixed { .. })
     }
 
-    /// What says which images are valid, where that is delivered.
-    pub fn valid(&self) -> Option<&Arc<str>> {
-        self.spec.valid.as_ref()
-    }
-
     /// Decodes and transforms samples into their places. `at` is the sample being worked on; bad ones
     /// that are put up with are zeros, and go to `bad`.
     #[expect(clippy::too_many_arguments, reason = "what one chunk of a batch works on")]
@@ -305,7 +303,8 @@ impl ImageTask {
         scratch: &mut Scratch,
     ) -> Result<Option<BadValue>> {
         let mut decode = || -> Result<(), Failure> {
-            let failed = |e: Error| Failure::of(e).map(|e| located(e, part, row, &self.name));
+            let failed =
+                |e: Error| Failure::of(e).map(|e| located(e, part, row, &self.name, ZEROS));
             let bytes = image_bytes(part, self.column, &self.name, row)?;
             let key = self.spec.key(part, self.seed, self.epoch, row);
             if self.spec.pipeline.mode().is_none() {

@@ -13,6 +13,7 @@ use forebay_io::{LeftBehind, ParquetWriter, WriteSummary};
 use forebay_plan::{BadRows, OnError, Sink, Step};
 
 use crate::assemble::{Assembled, Assembler, Made, Mended, Unfinished};
+use crate::encode::together;
 use crate::index::{Ordered, Piece, candidates, unordered};
 use crate::ledger::{Ledger, Tally};
 use crate::outputs::{Make, OutputOptions, OutputSpec, batch_bytes, output_schema, resolve};
@@ -24,7 +25,7 @@ use crate::runtime::wait;
 use crate::scan::{Candidate, Scan};
 use crate::stats::Stats;
 
-/// Most bytes of tensors that one output batch of a job holds: large enough to share the work among
+/// Most bytes of tensors, or of pixels to be encoded, that one output batch of a job holds: large enough to share the work among
 /// threads, small enough that a block of thousands of images does not become one allocation.
 const TENSOR_BYTES: u64 = 64 << 20;
 
@@ -243,9 +244,15 @@ impl Run {
         let mut at = 0;
         let mut dropped: Vec<u64> = Vec::new();
         while at < rows {
-            let len = step.min(rows - at);
-            let mut span = Rows::default();
-            span.push(&chunk, at, len, false);
+            let span = |len| {
+                let mut span = Rows::default();
+                span.push(&chunk, at, len, false);
+                span
+            };
+            let most = step.min(rows - at);
+            let draws = (self.assembler.seed, self.assembler.epoch);
+            let len = together(&self.outputs, &span(most), draws, TENSOR_BYTES).min(most);
+            let span = span(len);
             let Made { batch, bad } = self.assemble(pool, span, tick)?;
             self.tally.add(len, &bad, 0)?;
             let skipped = bad.iter().filter(|b| b.policy == OnError::Skip);

@@ -10,6 +10,7 @@ mod arrange;
 pub mod assemble;
 pub mod bad;
 mod costs;
+pub mod encode;
 mod full;
 mod images;
 pub mod index;

@@ -26,7 +26,7 @@ use forebay_io::RowSets;
 use forebay_plan::schedule::{
     Bijection, BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle,
 };
-use forebay_plan::{BadRows, OnError};
+use forebay_plan::{BadRows, OnError, OutputKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -93,6 +93,23 @@ pub struct Loader {
     index_bytes: Arc<Reservation>,
 }
 
+/// Pictures that are written back are for who reads them later.
+fn refuse_encoded(pipeline: &Pipeline) -> Result<()> {
+    for output in &pipeline.normal.outputs {
+        let OutputKind::Image { spec, .. } = &output.kind else { continue };
+        if let Some(encoder) = spec.ops.iter().position(|op| op.encoding().is_some()) {
+            let step = output.step.unwrap_or(0);
+            return Err(Error::invalid("encode_image is for jobs, and a loader delivers pixels")
+                .in_column(&output.name)
+                .at_place(format!("steps[{step}].map_image.ops[{encoder}].encode_image"))
+                .with_hint(
+                    "leave encode_image out, or write the pictures with write_parquet and make the loader over those",
+                ));
+        }
+    }
+    Ok(())
+}
+
 impl Loader {
     /// Counts the rows, lays out the schedule and checks that it fits the memory. `tick` is called
     /// while rows are being counted and may stop it.
@@ -102,6 +119,7 @@ impl Loader {
         budget: &ByteBudget,
         tick: impl FnMut() -> Result<()>,
     ) -> Result<Self> {
+        refuse_encoded(&pipeline)?;
         let outputs = resolve(&pipeline.normal, &pipeline.schema(), &config.outputs)?;
         let pads = config.schedule.epoch_end == Some(EpochEnd::Pad);
         if pads && outputs.iter().any(|o| &*o.name == REPEAT_COLUMN) {

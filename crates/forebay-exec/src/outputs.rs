@@ -11,6 +11,7 @@ use forebay_plan::{
     Fill, ImageMode, Lists, Normalized, OnError, OutputKind, PerColumn, valid_column,
 };
 
+use crate::encode::EncodeSpec;
 use crate::mixes;
 use crate::part::{fill_bytes, unfit};
 
@@ -54,6 +55,7 @@ impl OutputSpec {
     pub fn on_error(&self) -> OnError {
         match &self.make {
             Make::Image(image) => image.on_error,
+            Make::Encode(encode) => encode.image.on_error,
             Make::Dense(_) | Make::Arrow { .. } | Make::List(_) | Make::Label(_) => OnError::Raise,
         }
     }
@@ -62,6 +64,7 @@ impl OutputSpec {
     pub fn valid(&self) -> Option<&Arc<str>> {
         match &self.make {
             Make::Image(image) => image.valid.as_ref(),
+            Make::Encode(encode) => encode.image.valid.as_ref(),
             Make::Dense(_) | Make::Arrow { .. } | Make::List(_) | Make::Label(_) => None,
         }
     }
@@ -71,7 +74,7 @@ impl OutputSpec {
         match &self.make {
             Make::List(list) => list.lists == Lists::Error && list.length.get().is_none(),
             Make::Image(image) => image.mode.get().is_none(),
-            Make::Dense(_) | Make::Arrow { .. } | Make::Label(_) => false,
+            Make::Dense(_) | Make::Encode(_) | Make::Arrow { .. } | Make::Label(_) => false,
         }
     }
 }
@@ -88,6 +91,7 @@ pub fn batch_bytes(outputs: &[OutputSpec], rows: u64) -> u64 {
             Make::Dense(d) => (d.width() as u64, false),
             Make::Label(l) => (l.width() as u64, false),
             Make::Image(i) => (i.most_width().unwrap_or(0) as u64, i.valid.is_some()),
+            Make::Encode(e) => (0, e.image.valid.is_some()),
             Make::Arrow { .. } | Make::List(_) => (0, false),
         })
         .map(|(width, valid)| {
@@ -104,6 +108,8 @@ pub enum Make {
     Dense(DenseSpec),
     /// Images, decoded and transformed into the slab.
     Image(ImageSpec),
+    /// Images, decoded, transformed and encoded again.
+    Encode(EncodeSpec),
     /// Kept as Arrow.
     Arrow {
         /// Index in the relational result.
@@ -232,14 +238,20 @@ pub fn resolve(
                     if let Some(declared) = pipeline.mode() {
                         let _ = mode.set(Box::new(declared));
                     }
-                    Make::Image(ImageSpec {
+                    let image = ImageSpec {
                         from: index(from)?,
                         multiplied: *multiplied,
                         pipeline,
                         mode,
                         on_error: spec.on_error,
                         valid: (spec.on_error == OnError::Null).then(|| valid_column(&name).into()),
-                    })
+                    };
+                    if spec.encoding().is_some() {
+                        let from = schema.field(image.from);
+                        Make::Encode(EncodeSpec::new(image, &name, from))
+                    } else {
+                        Make::Image(image)
+                    }
                 }
                 OutputKind::Label { from, num_classes } => {
                     let (from, fill) = (index(from)?, options.fill_of(&output.name));
@@ -284,7 +296,7 @@ fn check_fill(outputs: &[OutputSpec], options: &OutputOptions) -> Result<()> {
                 (&spec.names, spec.dtype)
             }
             Make::List(spec) => (std::slice::from_ref(&output.name), spec.dtype),
-            Make::Image(_) | Make::Arrow { .. } => {
+            Make::Image(_) | Make::Encode(_) | Make::Arrow { .. } => {
                 if let PerColumn::Named(pairs) = given
                     && pairs.iter().any(|(name, _)| **name == *output.name)
                 {
@@ -460,6 +472,7 @@ pub fn output_schema(outputs: &[OutputSpec], relational: &SchemaRef) -> Result<S
     let field = |o: &OutputSpec| -> Result<Field> {
         match &o.make {
             Make::Arrow { field, .. } => Ok(field.as_ref().clone()),
+            Make::Encode(encode) => Ok(encode.field.as_ref().clone()),
             Make::Dense(d) => forebay_feed::batch::tensor_field(&o.name, d.dtype, &d.row),
             Make::Image(image) => {
                 let needs = |what: &str, hint: &str| {

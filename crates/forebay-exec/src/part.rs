@@ -88,6 +88,7 @@ impl Part {
             Make::Dense(spec) => PartColumn::Dense(self.dense(spec, batch)?),
             Make::Label(spec) => PartColumn::Dense(self.dense(&spec.dense, batch)?),
             Make::Image(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
+            Make::Encode(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.image.from))),
             Make::List(spec) => PartColumn::Arrow(Arc::clone(batch.column(spec.from))),
             // Dictionaries and views are unpacked for the rows of a batch, not for a whole block:
             // there the values may not fit 32-bit offsets.

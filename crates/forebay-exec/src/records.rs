@@ -40,6 +40,7 @@ impl Records {
                     continue;
                 }
                 Make::Image(image) => image.from,
+                Make::Encode(encode) => encode.image.from,
                 Make::List(list) => list.from,
                 Make::Arrow { from, .. } => *from,
             };

@@ -4,7 +4,8 @@
 //! For each row, [`ImagePipeline::run`] reads the header, draws what the operators need, decodes
 //! what they will look at, and takes the pixels through the chain while they are in cache; the last
 //! operator writes straight into the slab. [`ImagePipeline::probe`] says beforehand, from the
-//! header and the draws alone, how large the output will be.
+//! header and the draws alone, how large the output will be. Where the last operator is `encode_image`,
+//! [`ImagePipeline::encode`] takes the place of `run`, and the output is the bytes of a file.
 //!
 //! # Meaning
 //!
@@ -26,7 +27,7 @@
 //! `geometry` computes sizes, places and draws, `augment` those of the automatic augmentations;
 //! `format` tells formats apart; `jpeg`, `png`, `webp`, `gif`, `bmp` and `tiff` decode, `exif` and `ifd`
 //! read how the camera was held; `turbo` and `libwebp` hold the foreign calls; `chain` takes a picture
-//! through the passes, and `mode`, `palette`, `resample` (with `quads` and `weights`), `pixels` (with
+//! through the passes, `encode` writes it back as a file, and `mode`, `palette`, `resample` (with `quads` and `weights`), `pixels` (with
 //! `color`, `blur`, `warp` and `erase`) and `output` do the work on pixels; `info` says what a file is
 //! without decoding it.
 
@@ -35,6 +36,7 @@ mod blur;
 mod bmp;
 mod chain;
 mod color;
+mod encode;
 mod erase;
 mod exif;
 mod format;
@@ -62,7 +64,7 @@ mod tests;
 
 use fast_image_resize as fir;
 use forebay_core::{DType, Error, ErrorKind, Layout, Result, RowKey};
-use forebay_plan::{ImageMode, MapImage, Quality};
+use forebay_plan::{Encoding, ImageMode, MapImage, Quality};
 
 use self::chain::Chain;
 use self::format::Header;
@@ -131,6 +133,7 @@ pub struct Scratch {
     rows: Vec<u32>,
     /// Rows of a blur, places of a warp.
     floats: Vec<f32>,
+    encoders: encode::Encoders,
     steps: Vec<Step>,
     stages: Vec<Stage>,
 }
@@ -148,6 +151,7 @@ impl Scratch {
             + self.floats.capacity() * size_of::<f32>()
             + self.resizer.size_of_internal_buffers()
             + self.quads.bytes()
+            + self.encoders.bytes()
     }
 
     fn give_back_giants(&mut self) {
@@ -164,6 +168,9 @@ impl Scratch {
         }
         if self.quads.bytes() > KEPT_BYTES {
             self.quads = quads::Quads::default();
+        }
+        if self.encoders.bytes() > KEPT_BYTES {
+            self.encoders = encode::Encoders::default();
         }
     }
 }
@@ -204,6 +211,8 @@ pub struct ImagePipeline {
     mode: Option<ImageMode>,
     quality: Quality,
     limits: Limits,
+    /// How pictures are written back, where they are.
+    encoding: Option<Encoding>,
 }
 
 impl ImagePipeline {
@@ -218,6 +227,12 @@ impl ImagePipeline {
         if let Some(mode) = spec.output_mode() {
             output.check_channels(mode.channels(), mode.name())?;
         }
+        let encoder = spec.ops.iter().position(|op| op.encoding().is_some());
+        let encoding = spec.encoding().copied();
+        if let Some(((encoding, i), size)) = encoding.zip(encoder).zip(geometry.fixed_size()) {
+            let place = || format!("map_image.ops[{i}].encode_image");
+            encode::check_size(&encoding, size).map_err(|e| e.at_place(place()))?;
+        }
         Ok(Self {
             column: spec.column.clone(),
             geometry,
@@ -226,6 +241,7 @@ impl ImagePipeline {
             mode: spec.output_mode(),
             quality: spec.quality,
             limits: Limits::default(),
+            encoding,
         })
     }
 
@@ -262,6 +278,11 @@ impl ImagePipeline {
         self.mode
     }
 
+    /// How pictures are written back, where they are.
+    pub fn encoding(&self) -> Option<&Encoding> {
+        self.encoding.as_ref()
+    }
+
     /// Shape of the output for this many channels, if the operators fix the size.
     pub fn shape(&self, channels: usize) -> Option<[usize; 3]> {
         self.fixed_size().map(|[h, w]| self.output.layout.shape(h, w, channels))
@@ -296,12 +317,73 @@ impl ImagePipeline {
         done.map_err(|e| e.in_column(&self.column))
     }
 
+    /// Decodes, transforms, and writes the picture as a file to the end of `out`; for chains whose last
+    /// operator is `encode_image`. After an error, `out` is as it was.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; `InvalidInput` too where the format does not have the mode or the size.
+    pub fn encode(
+        &self,
+        scratch: &mut Scratch,
+        bytes: &[u8],
+        row: RowKey,
+        out: &mut Vec<u8>,
+    ) -> Result<Written> {
+        let before = out.len();
+        let done = self.encode_inner(scratch, bytes, row, out);
+        scratch.give_back_giants();
+        if done.is_err() {
+            out.truncate(before);
+        }
+        done.map_err(|e| e.in_column(&self.column))
+    }
+
+    fn encode_inner(
+        &self,
+        scratch: &mut Scratch,
+        bytes: &[u8],
+        row: RowKey,
+        out: &mut Vec<u8>,
+    ) -> Result<Written> {
+        let Some(encoding) = &self.encoding else {
+            return Err(Error::internal("a picture is encoded that has no format"));
+        };
+        let header = format::header(bytes, &self.limits)?;
+        let written = self.plan(&header, row, &mut scratch.steps)?;
+        let gaps = encode::takes_gaps(encoding, written.mode);
+        self.staged(scratch, &header, |scratch, chain, stages| {
+            let (pixels, encoders) = chain.pixels(scratch, bytes, &header, stages, gaps)?;
+            encode::encode(encoding, pixels, encoders, out)
+        })?;
+        Ok(written)
+    }
+
+    /// Fuses the steps that were planned, and has the passes made.
+    fn staged(
+        &self,
+        scratch: &mut Scratch,
+        header: &Header,
+        work: impl FnOnce(&mut Scratch, Chain<'_>, &[Stage]) -> Result<()>,
+    ) -> Result<()> {
+        let mut stages = std::mem::take(&mut scratch.stages);
+        let exact = self.quality == Quality::Exact;
+        geometry::fuse(header.size(), &scratch.steps, exact, &mut stages);
+        let Self { output, quality, limits, .. } = self;
+        let mode = self.converted.unwrap_or(header.mode);
+        let done = work(scratch, Chain { output, mode, quality: *quality, limits }, &stages);
+        scratch.stages = stages;
+        done
+    }
+
     fn plan(&self, header: &Header, row: RowKey, steps: &mut Vec<Step>) -> Result<Probe> {
         let own = self.converted.unwrap_or(header.mode);
         let ([h, w], mode) =
             self.geometry.plan(header.size(), own, row, self.limits.pixels, steps)?;
         let channels = mode.channels();
         self.output.check_channels(channels, mode.name())?;
+        if let Some(encoding) = &self.encoding {
+            encode::check_size(encoding, [h, w])?;
+        }
         Ok(Probe { mode, height: h as usize, width: w as usize, channels })
     }
 
@@ -323,18 +405,12 @@ impl ImagePipeline {
                 out.len()
             )));
         }
-        let mut stages = std::mem::take(&mut scratch.stages);
-        let exact = self.quality == Quality::Exact;
-        geometry::fuse(header.size(), &scratch.steps, exact, &mut stages);
-        let Self { output, quality, limits, .. } = self;
-        let mode = self.converted.unwrap_or(header.mode);
-        let chain = Chain { output, mode, quality: *quality, limits };
-        let done = chain.run(scratch, bytes, &header, &stages, out);
-        scratch.stages = stages;
-        done?;
+        self.staged(scratch, &header, |scratch, chain, stages| {
+            chain.run(scratch, bytes, &header, stages, out)
+        })?;
         for step in &scratch.steps {
             if let Step::Erase(erased) = step {
-                output.erase(erased, &written, out);
+                self.output.erase(erased, &written, out);
             }
         }
         Ok(written)

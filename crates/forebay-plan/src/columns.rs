@@ -157,6 +157,7 @@ enum Why {
     Renamed(String),
     Stacked(String),
     Tensor,
+    Encoded,
 }
 
 impl Why {
@@ -171,6 +172,11 @@ impl Why {
             }
             Self::Tensor => {
                 format!("{name:?} is a tensor since {place}; move this step before it")
+            }
+            Self::Encoded => {
+                format!(
+                    "{name:?} is made by {place} when all else is done; move this step before it"
+                )
             }
         }
     }
@@ -638,7 +644,8 @@ impl<'p> Walk<'p> {
             step: Some(self.index),
             mixed: None,
         };
-        self.gone(&map.column, Why::Tensor);
+        let why = if map.encoding().is_some() { Why::Encoded } else { Why::Tensor };
+        self.gone(&map.column, why);
         Ok(())
     }
 
@@ -704,6 +711,9 @@ impl Entry {
     fn describe(&self) -> &'static str {
         match &self.made {
             Made::Column(kind) => kind.describe(),
+            Made::Tensor(OutputKind::Image { spec, .. }) if spec.encoding().is_some() => {
+                "images that are encoded again"
+            }
             Made::Tensor(OutputKind::Image { .. }) => "images that are decoded already",
             Made::Tensor(OutputKind::Label { .. }) => "mixed labels",
             Made::Tensor(_) => "a tensor",

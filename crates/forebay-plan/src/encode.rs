@@ -3,8 +3,8 @@
 use crate::hash::PlanHash;
 use crate::node::{Node, Value};
 use crate::plan::{
-    Erase, ImageOp, MapImage, MixImages, MixOp, PLAN_VERSION, ParquetSink, ParquetSource, Plan,
-    Sink, Source, Step, StorageOptions,
+    Encoding, Erase, ImageOp, MapImage, MixImages, MixOp, PLAN_VERSION, ParquetSink, ParquetSource,
+    Plan, Sink, Source, Step, StorageOptions,
 };
 use crate::words::Word;
 
@@ -282,6 +282,26 @@ fn op_node(op: &ImageOp) -> Node {
         ImageOp::ToDtype { dtype, scale } => {
             put(&mut out, "dtype", text(dtype.name()));
             put(&mut out, "scale", (*scale).into());
+        }
+        ImageOp::EncodeImage { encoding } => {
+            put(&mut out, "format", text(encoding.format()));
+            match *encoding {
+                Encoding::Jpeg { quality, subsampling, progressive, optimize } => {
+                    put(&mut out, "quality", number(quality));
+                    put(&mut out, "subsampling", text(subsampling.word()));
+                    put(&mut out, "progressive", progressive.into());
+                    put(&mut out, "optimize", optimize.into());
+                }
+                Encoding::Png { compress_level } => {
+                    put(&mut out, "compress_level", number(compress_level));
+                }
+                Encoding::WebP { quality, lossless, method, exact } => {
+                    put(&mut out, "quality", number(quality));
+                    put(&mut out, "lossless", lossless.into());
+                    put(&mut out, "method", number(method));
+                    put(&mut out, "exact", exact.into());
+                }
+            }
         }
         ImageOp::Normalize { mean, std } => {
             put(&mut out, "mean", Node::seq(mean.iter().copied()));

@@ -1,5 +1,6 @@
 //! The words of a plan. Field names are those of the Python methods and of the job file.
 
+mod encoding;
 mod image;
 mod mix;
 mod rules;
@@ -7,6 +8,7 @@ mod rules;
 use forebay_core::{DType, Layout};
 
 use crate::bad_rows::BadRows;
+pub use encoding::{Encoding, Subsampling};
 pub use image::{Erase, ImageOp};
 pub use mix::{MixImages, MixOp};
 pub use rules::Broken;
@@ -124,26 +126,31 @@ pub struct MapImage {
     pub column: String,
     /// The operators, in order.
     pub ops: Vec<ImageOp>,
-    /// Convert to this mode; absent keeps the file's own mode, and mixed modes are then an error.
+    /// Convert to this mode; absent keeps the file's own mode, and mixed modes are then an error, but
+    /// with [`ImageOp::EncodeImage`].
     pub mode: Option<ImageMode>,
-    /// Element type of the tensor. Default: that of [`ImageOp::ToDtype`] among the operators, else
-    /// float32. Without that operator, pixels of 0–255 are scaled to 0–1 for float types.
+    /// Element type of the tensor. Default: uint8 with [`ImageOp::EncodeImage`], that of
+    /// [`ImageOp::ToDtype`] among the operators, else float32. Without the latter, pixels of 0–255 are
+    /// scaled to 0–1 for float types.
     pub dtype: DType,
     /// Order of the axes. Default: CHW.
     pub layout: Layout,
     /// Speed against exactness of decoding and resizing. Default: fast.
     pub quality: Quality,
     /// What to do with a row whose image is bad: null, not decodable, or of no use to an operator.
-    /// Default: raise. The others need a `mode`.
+    /// Default: raise. The others need a `mode`, but with [`ImageOp::EncodeImage`].
     pub on_error: OnError,
 }
 
 impl MapImage {
     /// The defaults for a column.
     pub fn new(column: impl Into<String>, ops: Vec<ImageOp>) -> Self {
-        let asked = ops.iter().find_map(|op| match op {
-            ImageOp::ToDtype { dtype, .. } => Some(*dtype),
-            _ => None,
+        let encoded = ops.iter().any(|op| op.encoding().is_some()).then_some(DType::UInt8);
+        let asked = encoded.or_else(|| {
+            ops.iter().find_map(|op| match op {
+                ImageOp::ToDtype { dtype, .. } => Some(*dtype),
+                _ => None,
+            })
         });
         Self {
             column: column.into(),
@@ -207,7 +214,8 @@ pub enum OnError {
     Raise,
     /// A job leaves the row out; a loader delivers the next readable row of its lane in its place.
     Skip,
-    /// Zeros in place of the image, and false in the column [`valid_column`].
+    /// Zeros in place of the image, or a null in place of its bytes, and false in the column
+    /// [`valid_column`].
     Null,
 }
 

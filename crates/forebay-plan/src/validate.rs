@@ -8,7 +8,7 @@ mod mix;
 
 use std::collections::HashSet;
 
-use forebay_core::{Error, Result};
+use forebay_core::{DType, Error, Result};
 
 use crate::decode::{image::DTYPES, stack_dtypes};
 use crate::limits;
@@ -285,7 +285,22 @@ fn check_map_image(places: &Places<'_>, path: &Path, map: &MapImage) -> Result<(
             "float32",
         ));
     }
-    if map.on_error != OnError::Raise && map.mode.is_none() {
+    // Before what follows, which takes the output for a tensor.
+    if map.encoding().is_some() {
+        if let Some(broken) = map.unencodable() {
+            return Err(against_rule(places, path, map, broken));
+        }
+        if map.dtype != DType::UInt8 {
+            return Err(wrong(
+                places,
+                &path.key("dtype"),
+                format!("encode_image writes pixels of 8 bits, found the dtype {}", map.dtype),
+                "leave dtype out",
+            ));
+        }
+    }
+    let alike = map.encoding().is_none();
+    if map.on_error != OnError::Raise && map.mode.is_none() && alike {
         return Err(wrong(
             places,
             &path.key("on_error"),
@@ -314,11 +329,16 @@ fn check_map_image(places: &Places<'_>, path: &Path, map: &MapImage) -> Result<(
             check_channels(places, &path, map, mean.len(), std.len())?;
         }
     }
-    let Some(Broken { op, key, message, hint }) = map.broken() else { return Ok(()) };
+    map.broken().map_or(Ok(()), |broken| Err(against_rule(places, path, map, broken)))
+}
+
+/// The error of a rule that an operator breaks.
+fn against_rule(places: &Places<'_>, path: &Path, map: &MapImage, broken: Broken) -> Error {
+    let Broken { op, key, message, hint } = broken;
     let name = map.ops.get(op).map_or("", ImageOp::name);
     let path = path.key("ops").index(op).key(name);
     let path = key.map_or(path.clone(), |key| path.key(key));
-    Err(wrong(places, &path, message, hint))
+    wrong(places, &path, message, hint)
 }
 
 fn check_channels(
@@ -475,7 +495,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::plan::ParquetSource;
-    use forebay_core::DType;
 
     fn plan(step: Step) -> Plan {
         let source = ParquetSource { uri: vec!["x".into()], ..Default::default() };

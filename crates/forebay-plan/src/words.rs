@@ -6,7 +6,9 @@
 use forebay_core::{DType, Layout};
 
 use crate::loader::{Format, Lists};
-use crate::plan::{ImageMode, Interpolation, OnError, PaddingMode, Quality, WriteMode};
+use crate::plan::{
+    ImageMode, Interpolation, OnError, PaddingMode, Quality, Subsampling, WriteMode,
+};
 use crate::schedule::{EpochEnd, Shuffle};
 
 /// One word of a fixed list.
@@ -44,6 +46,7 @@ words! {
     OnError { Raise = "raise", Skip = "skip", Null = "null" }
     Interpolation { Nearest = "nearest", Bilinear = "bilinear", Bicubic = "bicubic" }
     PaddingMode { Constant = "constant", Edge = "edge", Reflect = "reflect", Symmetric = "symmetric" }
+    Subsampling { S444 = "4:4:4", S422 = "4:2:2", S420 = "4:2:0" }
     WriteMode { Error = "error", Overwrite = "overwrite", Append = "append" }
     Layout { Hwc = "HWC", Chw = "CHW" }
     Shuffle { None = "none", Window = "window", Full = "full" }
@@ -75,6 +78,7 @@ mod tests {
         check::<OnError>();
         check::<Interpolation>();
         check::<PaddingMode>();
+        check::<Subsampling>();
         check::<WriteMode>();
         check::<Layout>();
         check::<Shuffle>();

@@ -77,17 +77,20 @@ impl Explain {
                         step,
                         format!("steps[{step}].map_image"),
                         format!(
-                            "decode {} -> {}, {} {}{}{}",
+                            "decode {} -> {}, {}{}{}",
                             spec.column,
                             if ops.is_empty() { "as it is".to_owned() } else { ops.join(" -> ") },
-                            spec.dtype,
-                            spec.layout.name(),
+                            match spec.encoding() {
+                                Some(encoding) => encoding.format().to_owned(),
+                                None => format!("{} {}", spec.dtype, spec.layout.name()),
+                            },
                             spec.mode.map_or(String::new(), |m| format!(" {}", m.name())),
                             match spec.on_error {
                                 OnError::Skip => "; bad rows are skipped".to_owned(),
                                 OnError::Null => {
                                     format!(
-                                        "; bad ones are 0 and marked in {}",
+                                        "; bad ones are {} and marked in {}",
+                                        if spec.encoding().is_some() { "null" } else { "0" },
                                         valid_column(&output.name)
                                     )
                                 }

@@ -40,9 +40,9 @@ pub use forebay_ops::{ImageInfo, image_info};
 pub use forebay_plan as plan;
 pub use forebay_plan::schedule::{EpochEnd, Shuffle};
 pub use forebay_plan::{
-    BadRows, BatchSize, Format, ImageMode, ImageOp, JobFile, Lists, LoaderOptions, LoaderState,
-    MapImage, OnError, ParquetSink, ParquetSource, Plan, PlanBuilder, Sink, SnapshotId, Source,
-    StateProgress, Step, StorageOptions, WriteMode, merge_states,
+    BadRows, BatchSize, Encoding, Format, ImageMode, ImageOp, JobFile, Lists, LoaderOptions,
+    LoaderState, MapImage, OnError, ParquetSink, ParquetSource, Plan, PlanBuilder, Sink,
+    SnapshotId, Source, StateProgress, Step, StorageOptions, Subsampling, WriteMode, merge_states,
 };
 pub use inspect::{Inspect, InspectFile, inspect};
 pub use loader::{Epoch, Loader};

@@ -12,7 +12,7 @@ use forebay_ops::Scratch;
 use forebay_plan::OnError;
 
 use super::{
-    Assembler, BadValue, Chunk, Layout, Made, Open, Plan, Unfinished, gather, gather_dense, told,
+    Assembler, BadValue, Layout, Made, Open, Plan, Unfinished, gather, gather_dense, told,
     write_repeats,
 };
 use crate::outputs::Make;
@@ -59,7 +59,7 @@ impl Assembler {
         let Unfinished { layout, slab, bad } = unfinished;
         let told = told(&layout.rows, bad.clone());
         let fixed = layout.plans.iter().all(|plan| match plan {
-            Plan::Dense { .. } | Plan::Arrow(_) | Plan::Label { .. } => true,
+            Plan::Dense { .. } | Plan::Arrow(_) | Plan::Label { .. } | Plan::Encode { .. } => true,
             Plan::Image { task, .. } => task.is_fixed(),
             Plan::List { .. } => false,
         });
@@ -129,6 +129,9 @@ impl Assembler {
                     }
                     Plan::Image { task: Arc::clone(task), at: *at, valid: *valid }
                 }
+                (Plan::Encode { task, valid }, _) => {
+                    Plan::Encode { task: Arc::new(task.kept(&from)?), valid: *valid }
+                }
                 (Plan::Arrow(_) | Plan::List { .. }, _) => {
                     return Err(Error::internal("a column that cannot be patched"));
                 }
@@ -150,9 +153,8 @@ impl Assembler {
     ) -> Result<(Layout, SlabWriter, Vec<BadValue>)> {
         let Open { layout, slab, mut bad, chunks } = self.lay_out(rows, slab.into_reservation())?;
         for mut chunk in chunks {
-            let (mut at, samples) = (chunk.first, chunk.first..chunk.last);
-            let Chunk { task, region, .. } = &mut chunk;
-            task.run(&layout.rows, samples, region, scratch, &mut at, &mut bad, &check)?;
+            let mut at = chunk.first;
+            chunk.run(&layout.rows, scratch, &mut at, &mut bad, &check)?;
         }
         Ok((layout, slab, bad))
     }

@@ -1,8 +1,9 @@
 //! A picture's way from its bytes to the slab: decode, turn, pass after pass, write.
 
-use forebay_core::{Layout, Result};
+use forebay_core::{Error, Layout, Result};
 use forebay_plan::{ImageMode, Interpolation, PaddingMode, Quality};
 
+use super::encode::{Encoders, Pixels};
 use super::exif::Orientation;
 use super::format::{self, Header};
 use super::geometry::{self, Outside, Rect, Size, Stage};
@@ -30,11 +31,51 @@ impl Chain<'_> {
         stages: &[Stage],
         out: &mut [u8],
     ) -> Result<()> {
+        let padded = self.output.layout == Layout::Chw;
+        let last = self.passes(scratch, bytes, header, stages, padded, Some(&mut *out))?;
+        let Some(Last { now, step, channels }) = last else { return Ok(()) };
+        let pixels = scratch.buffers.get(now.buffer).map(Vec::as_slice).unwrap_or_default();
+        self.output.write(pixels, (step, channels), now.view, now.flip, out);
+        Ok(())
+    }
+
+    /// Takes one picture from its bytes to the pixels of a buffer, none of which is mirrored. Without
+    /// `gaps` they are the front of it; with them a part of it, and RGB may have a fourth byte.
+    pub fn pixels<'s>(
+        &self,
+        scratch: &'s mut Scratch,
+        bytes: &[u8],
+        header: &Header,
+        stages: &[Stage],
+        gaps: bool,
+    ) -> Result<(Pixels<'s>, &'s mut Encoders)> {
+        let last = self.passes(scratch, bytes, header, stages, gaps, None)?;
+        let nowhere = || Error::internal("a picture went elsewhere");
+        let Last { mut now, step, channels } = last.ok_or_else(nowhere)?;
+        if now.flip || !gaps {
+            now.tidy(scratch, step);
+        }
+        let Scratch { buffers, encoders, .. } = scratch;
+        let buffer = buffers.get_mut(now.buffer).ok_or_else(nowhere)?;
+        Ok((Pixels { buffer, view: now.view, step, channels }, encoders))
+    }
+
+    /// All passes. None where the last one wrote to `out` itself. Where pixels may be `padded`, a fourth
+    /// byte can follow three that count.
+    fn passes(
+        &self,
+        scratch: &mut Scratch,
+        bytes: &[u8],
+        header: &Header,
+        stages: &[Stage],
+        padded: bool,
+        mut out: Option<&mut [u8]>,
+    ) -> Result<Option<Last>> {
         // The resize and the taking apart of pixels are faster on four bytes than on three, and the
         // decoder writes either; what is copied pixel by pixel or stays as it lies has no such gain.
         let only_fits = stages.iter().all(|stage| matches!(stage, Stage::Fit { .. }));
         let resizes = stages.iter().any(|s| matches!(s, Stage::Fit { resize: Some(_), .. }));
-        let padded = only_fits && resizes && self.output.layout == Layout::Chw;
+        let padded = only_fits && resizes && padded;
         let order = if self.quality == Quality::Exact { Order::RowsFirst } else { Order::Any };
         let first = stages.first().copied().unwrap_or(Stage::whole(header.size()));
         let (mut now, mut step) = self.decode(scratch, bytes, header, &first, padded)?;
@@ -51,17 +92,19 @@ impl Chain<'_> {
                 }
                 Stage::Fit { crop, resize: Some((full, kernel)), window, flip, upside_down } => {
                     let into = (now.buffer + 1) % 3;
-                    let straight = i + 1 == stages.len()
-                        && !flip
-                        && step == channels
-                        && !upside_down
-                        && self.output.is_pixels(channels);
+                    let straight = out.as_deref_mut().filter(|_| {
+                        i + 1 == stages.len()
+                            && !flip
+                            && step == channels
+                            && !upside_down
+                            && self.output.is_pixels(channels)
+                    });
+                    let is_done = straight.is_some();
                     let mut target =
                         scratch.buffers.get_mut(into).map(std::mem::take).unwrap_or_default();
                     let length = window.w as usize * window.h as usize * step;
                     let done = {
-                        let target =
-                            if straight { Ok(&mut *out) } else { grown(&mut target, length) };
+                        let target = straight.map_or_else(|| grown(&mut target, length), Ok);
                         target.and_then(|target| {
                             now.resize(scratch, step, crop, full, kernel, order, window, target)
                         })
@@ -70,8 +113,8 @@ impl Chain<'_> {
                         *buffer = target;
                     }
                     done?;
-                    if straight {
-                        return Ok(());
+                    if is_done {
+                        return Ok(None);
                     }
                     now = Now::whole(into, window.size());
                     now.flip = flip;
@@ -103,9 +146,7 @@ impl Chain<'_> {
                 }
             }
         }
-        let pixels = scratch.buffers.get(now.buffer).map(Vec::as_slice).unwrap_or_default();
-        self.output.write(pixels, (step, channels), now.view, now.flip, out);
-        Ok(())
+        Ok(Some(Last { now, step, channels }))
     }
 
     /// Decodes what the first pass looks at, converts it to `mode`, and turns it as it was held.
@@ -156,6 +197,14 @@ impl Chain<'_> {
         };
         Ok((now, step))
     }
+}
+
+/// The pixels when all passes are done.
+struct Last {
+    now: Now,
+    /// Bytes of a pixel, of which the first `channels` count.
+    step: usize,
+    channels: usize,
 }
 
 /// The pixels at one point of the chain.

@@ -381,6 +381,8 @@ impl Geometry {
             }
             // These make the output's values.
             ImageOp::Normalize { .. } | ImageOp::ToDtype { .. } => {}
+            // Comes when all steps are done.
+            ImageOp::EncodeImage { .. } => {}
             other => {
                 return Err(Error::internal(format!("the operator {} has no steps", other.name())));
             }
@@ -391,6 +393,14 @@ impl Geometry {
 
 /// Refuses a picture whose mode the operator cannot take, where that is not known before.
 fn takes(op: &ImageOp, mode: ImageMode) -> Result<()> {
+    if let Some(encoding) = op.encoding().filter(|encoding| !encoding.takes(mode)) {
+        return Err(Error::invalid(format!(
+            "{} has no opacity, and this picture has (mode {})",
+            encoding.format(),
+            mode.name()
+        ))
+        .with_hint("set mode=\"RGB\", which leaves opacity out, or write PNG or WEBP"));
+    }
     if !op.takes(mode) {
         return Err(Error::invalid(format!(
             "{} takes pictures of 1 or 3 channels, and this one has {} (mode {})",

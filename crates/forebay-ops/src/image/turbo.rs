@@ -9,11 +9,15 @@
 //! and a half-read header between pictures, so with a decoder that lived on, a file without tables
 //! would come out by those of its neighbour.
 
+mod compress;
+
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use turbojpeg_sys as tj;
+
+pub(super) use self::compress::{Compressor, Lines, Settings};
 
 /// More scans than any encoder writes; each costs a pass over the whole picture, so a small file of
 /// very many scans would hold a thread for minutes. The figure is libjpeg-turbo's own.

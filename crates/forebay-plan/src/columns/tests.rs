@@ -9,7 +9,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::{ImageOp, MixImages, MixOp, ParquetSource};
+use crate::plan::{Encoding, ImageOp, MixImages, MixOp, ParquetSource};
 
 const POOL: [&str; 8] = ["a", "b", "c", "img", "pic", "A", "im", "x"];
 
@@ -514,6 +514,21 @@ fn a_hidden_column_makes_room_for_a_new_one() {
     let from = list(&["a", "__hidden_0_b"]);
     assert_eq!(normal.outputs[0].kind, OutputKind::Stack { from, dtype: DType::Float32 });
     assert_eq!(normal.outputs.last().unwrap().name, "b");
+}
+
+#[test]
+fn an_encoded_column_is_made_last() {
+    let encode = ImageOp::encode_image(Encoding::png());
+    let encoded = || Step::MapImage(MapImage::new("img", vec![encode.clone()]));
+    let steps = vec![encoded(), filter("img IS NOT NULL")];
+    let plan_of_it = plan(steps);
+    let normal = normalize(&plan_of_it, &source()).unwrap();
+    assert_eq!(
+        normal.why_not(&plan_of_it, 1, "img").unwrap(),
+        "\"img\" is made by steps[0].map_image when all else is done; move this step before it"
+    );
+    let error = normalize(&plan(vec![encoded(), encoded()]), &source()).unwrap_err();
+    assert!(error.message().contains("images that are encoded again"), "{error}");
 }
 
 #[test]

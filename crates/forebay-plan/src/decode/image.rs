@@ -5,6 +5,7 @@
 use forebay_core::{DType, Result};
 
 mod augment;
+mod encode;
 
 use super::cursor::{Cursor, Fields};
 use crate::limits;
@@ -37,6 +38,7 @@ pub(crate) const OPS: &[&str] = &[
     "random_equalize",
     "random_affine",
     "to_dtype",
+    "encode_image",
 ];
 
 const KEYS: &[&str] = &["column", "ops", "mode", "dtype", "layout", "quality", "on_error"];
@@ -100,6 +102,7 @@ fn op_example(word: &str) -> &'static str {
         "random_adjust_sharpness" => "random_adjust_sharpness: 2",
         "gaussian_blur" => "gaussian_blur: 5",
         "to_dtype" => "to_dtype: { dtype: float32, scale: true }",
+        "encode_image" => encode::EXAMPLE,
         _ => "normalize: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }",
     }
 }
@@ -143,6 +146,7 @@ fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
             "random_adjust_sharpness" => "a sharpness_factor",
             "gaussian_blur" => "a kernel_size",
             "to_dtype" => "a dtype",
+            "encode_image" => "a format",
             _ => "a size",
         };
         return Err(place.error(format!("{word} needs {needs}"), format!("for example {example}")));
@@ -160,6 +164,7 @@ fn read_op(c: &Cursor<'_>) -> Result<ImageOp> {
         "random_adjust_sharpness" => augment::read_random_adjust_sharpness(&c),
         "random_affine" => augment::read_random_affine(&c),
         "to_dtype" => augment::read_to_dtype(&c),
+        "encode_image" => encode::read_encode_image(&c),
         _ => read_normalize(&c),
     }
 }

@@ -2,7 +2,7 @@
 
 use forebay_core::DType;
 
-use super::{ImageMode, Interpolation, PaddingMode};
+use super::{Encoding, ImageMode, Interpolation, PaddingMode};
 
 /// One image operator, with torchvision v2's parameters and meanings.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,6 +216,12 @@ pub enum ImageOp {
         /// Whether floats are 0–1. Default: false, they are 0–255.
         scale: bool,
     },
+    /// Written back to bytes, which take the place of the picture's own: for jobs, and the last
+    /// operator. Of the source's metadata nothing is kept.
+    EncodeImage {
+        /// Format and parameters.
+        encoding: Encoding,
+    },
 }
 
 /// What [`ImageOp::RandomErasing`] writes.
@@ -311,6 +317,19 @@ impl ImageOp {
         }
     }
 
+    /// [`ImageOp::EncodeImage`] in a format: `encode_image(Encoding::jpeg().with_quality(90))`.
+    pub fn encode_image(encoding: Encoding) -> Self {
+        Self::EncodeImage { encoding }
+    }
+
+    /// How the picture is written back, where that is what the operator does.
+    pub fn encoding(&self) -> Option<&Encoding> {
+        match self {
+            Self::EncodeImage { encoding } => Some(encoding),
+            _ => None,
+        }
+    }
+
     /// [`ImageOp::TrivialAugmentWide`] with the defaults.
     pub fn trivial_augment_wide() -> Self {
         Self::TrivialAugmentWide {
@@ -339,7 +358,8 @@ impl ImageOp {
             | Self::Normalize { .. }
             | Self::Pad { .. }
             | Self::Grayscale { .. }
-            | Self::ToDtype { .. } => false,
+            | Self::ToDtype { .. }
+            | Self::EncodeImage { .. } => false,
             Self::RandomCrop { .. }
             | Self::RandomResizedCrop { .. }
             | Self::RandomHorizontalFlip { .. }
@@ -397,6 +417,7 @@ impl ImageOp {
             Self::RandomEqualize { .. } => "random_equalize",
             Self::RandomAffine { .. } => "random_affine",
             Self::ToDtype { .. } => "to_dtype",
+            Self::EncodeImage { .. } => "encode_image",
         }
     }
 }

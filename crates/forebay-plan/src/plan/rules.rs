@@ -33,6 +33,9 @@ impl MapImage {
     /// The first rule that the operators break: their parameters, their order, and the modes that
     /// they take. (Sizes, and the numbers of `Normalize`, are checked elsewhere.)
     pub fn broken(&self) -> Option<Broken> {
+        if let Some(broken) = self.unencodable() {
+            return Some(broken);
+        }
         let mut mode = self.mode;
         // From `ToDtype` or `Normalize` on, values are those of the output.
         let mut last: Option<&ImageOp> = None;
@@ -70,6 +73,16 @@ impl ImageOp {
     /// Why the operator cannot take pictures of a mode, and what to do.
     fn refuses(&self, mode: Option<ImageMode>) -> Option<Wrong> {
         let mode = mode.filter(|mode| !self.takes(*mode))?;
+        if let Some(encoding) = self.encoding() {
+            let message = format!(
+                "{} has no opacity, and pictures of mode {} have",
+                encoding.format(),
+                mode.name()
+            );
+            let hint =
+                "set the mode of map_image to RGB, which leaves opacity out, or write PNG or WEBP";
+            return Some((None, message, hint.to_owned()));
+        }
         Some((
             None,
             format!(
@@ -83,7 +96,7 @@ impl ImageOp {
     }
 
     /// Whether the operator takes pictures of a mode. Those that reckon with colours take gray and
-    /// RGB, and no opacity.
+    /// RGB, and no opacity; and so does a format without it.
     pub fn takes(&self, mode: ImageMode) -> bool {
         let colours = matches!(
             self,
@@ -95,7 +108,8 @@ impl ImageOp {
                 | Self::RandomAdjustSharpness { .. }
                 | Self::RandomAutocontrast { .. }
         );
-        !colours || mode != ImageMode::Rgba
+        let encoded = self.encoding().is_none_or(|encoding| encoding.takes(mode));
+        encoded && (!colours || mode != ImageMode::Rgba)
     }
 
     /// The values for what lies outside, where the operator has such.
@@ -117,6 +131,8 @@ fn order(last: Option<&ImageOp>, this: &ImageOp) -> Option<Wrong> {
     let last = last?;
     let hint = match (last, this) {
         (_, ImageOp::RandomErasing { .. }) => return None,
+        // Floats before an encoder are refused as such.
+        (_, ImageOp::EncodeImage { .. }) => return None,
         (ImageOp::ToDtype { .. }, ImageOp::Normalize { .. }) => return None,
         (ImageOp::Normalize { .. }, _) => {
             "make normalize the last operator; only random_erasing may follow it"
@@ -170,6 +186,11 @@ fn parameters(op: &ImageOp) -> Option<Wrong> {
             })
             .or_else(|| middle(*center)),
         ImageOp::Pad { .. } | ImageOp::ToDtype { .. } => None,
+        ImageOp::EncodeImage { encoding } => {
+            let (key, [low, high], found) = encoding.out_of_range()?;
+            let want = format!("a whole number from {low} to {high}");
+            Some(expected(key, &want, found, "leave it out for Pillow's default"))
+        }
         ImageOp::Grayscale { num_output_channels: n } => (!matches!(n, 1 | 3)).then(|| {
             expected("num_output_channels", "1 or 3", n, "1 makes gray pictures, 3 equal channels")
         }),

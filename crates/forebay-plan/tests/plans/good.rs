@@ -199,6 +199,46 @@ fn short_forms_are_the_same_in_both() {
     }
 }
 
+/// A format alone, and formats with their parameters; what comes out is written out in full.
+#[test]
+fn encoders() {
+    let read = |op: &str| {
+        let text = format!(
+            "source: {{ parquet: a }}\nsteps: [ {{ map_image: {{ column: i, ops: [ {op} ] }} }} ]"
+        );
+        let Step::MapImage(map) = yaml(&text).steps.remove(0) else { panic!() };
+        assert_eq!(map.dtype, DType::UInt8);
+        *map.encoding().unwrap()
+    };
+    assert_eq!(read("encode_image: JPEG"), Encoding::jpeg());
+    assert_eq!(read("encode_image: png"), Encoding::png());
+    assert_eq!(read("{ encode_image: { format: WebP } }"), Encoding::webp());
+    assert_eq!(
+        read(
+            "encode_image: { format: JPEG, quality: 90, subsampling: 4:4:4, progressive: true, optimize: true }"
+        ),
+        Encoding::Jpeg {
+            quality: 90,
+            subsampling: Subsampling::S444,
+            progressive: true,
+            optimize: true
+        }
+    );
+    assert_eq!(
+        read("encode_image: { format: PNG, compress_level: 0 }"),
+        Encoding::Png { compress_level: 0 }
+    );
+    assert_eq!(
+        read("encode_image: { format: WEBP, quality: 0, lossless: true, method: 6, exact: true }"),
+        Encoding::WebP { quality: 0, lossless: true, method: 6, exact: true }
+    );
+    let plan = yaml(
+        "source: { parquet: a }\nsteps: [ { map_image: { column: i, ops: [ encode_image: JPEG ], on_error: skip } } ]",
+    );
+    let long = r#""ops":[{"encode_image":{"format":"JPEG","quality":75,"subsampling":"4:2:0","progressive":false,"optimize":false}}],"dtype":"uint8""#;
+    assert!(plan.to_json().contains(long), "{}", plan.to_json());
+}
+
 /// Bare words and bare values of the operators on pixels.
 #[test]
 fn short_operators() {

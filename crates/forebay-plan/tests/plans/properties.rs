@@ -172,12 +172,36 @@ fn pixel_op() -> impl Strategy<Value = ImageOp> {
     ]
 }
 
+fn encoding() -> impl Strategy<Value = Encoding> {
+    let subsampling = select(vec![Subsampling::S444, Subsampling::S422, Subsampling::S420]);
+    prop_oneof![
+        (1u8..=100, subsampling, any::<bool>(), any::<bool>()).prop_map(
+            |(quality, subsampling, progressive, optimize)| Encoding::Jpeg {
+                quality,
+                subsampling,
+                progressive,
+                optimize
+            }
+        ),
+        (0u8..=9).prop_map(|compress_level| Encoding::Png { compress_level }),
+        (0u8..=100, any::<bool>(), 0u8..=6, any::<bool>()).prop_map(
+            |(quality, lossless, method, exact)| Encoding::WebP {
+                quality,
+                lossless,
+                method,
+                exact
+            }
+        ),
+    ]
+}
+
 fn map_image() -> impl Strategy<Value = MapImage> {
     let mode = option::of(select(vec![ImageMode::Rgb, ImageMode::L, ImageMode::Rgba]));
     let dtype = select(vec![DType::UInt8, DType::Float16, DType::BFloat16, DType::Float32]);
     let numbers = vec((any::<f32>(), 1e-3..9.0f64), 4);
-    (name(), vec(op(), 0..4), mode, dtype, any::<[bool; 3]>(), numbers).prop_map(
-        |(column, mut ops, mode, dtype, [hwc, exact, normalize], numbers)| {
+    let encoding = option::of(encoding());
+    (name(), vec(op(), 0..4), mode, dtype, any::<[bool; 3]>(), numbers, encoding).prop_map(
+        |(column, mut ops, mode, dtype, [hwc, exact, normalize], numbers, encoding)| {
             // Opacity is no colour: such operators are not for RGBA.
             ops.retain(|op| mode.is_none_or(|mode| op.takes(mode)));
             if exact {
@@ -193,6 +217,9 @@ fn map_image() -> impl Strategy<Value = MapImage> {
                     std: numbers[..n].iter().map(|(_, s)| *s).collect(),
                 });
             }
+            // Pixels alone can be written back, and opacity not in every format.
+            let fits = |e: &Encoding| !dtype.is_float() && mode.is_none_or(|mode| e.takes(mode));
+            ops.extend(encoding.filter(fits).map(ImageOp::encode_image));
             // Skipping goes with a mode too, and no limit may come behind it: `bad_rows` has tests.
             let on_error = if mode.is_some() && hwc { OnError::Null } else { OnError::Raise };
             MapImage {
