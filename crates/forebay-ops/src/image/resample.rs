@@ -23,6 +23,7 @@ use forebay_core::{Error, Result};
 use forebay_plan::Interpolation;
 
 use super::geometry::Kernel;
+use super::weights::cubic_of;
 
 /// The rows and columns that are read, in pixels of a buffer without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,15 +210,7 @@ fn algorithm(kernel: Kernel) -> Result<ResizeAlg> {
 }
 
 fn cubic_without_antialias(x: f64) -> f64 {
-    const A: f64 = -0.75;
-    let x = x.abs();
-    if x < 1.0 {
-        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
-    } else if x < 2.0 {
-        (((x - 5.0) * x + 8.0) * x - 4.0) * A
-    } else {
-        0.0
-    }
+    cubic_of(-0.75, x)
 }
 
 /// Resizes the view to `full` (width, height) pixels by the nearest pixel, and writes the part that

@@ -91,8 +91,7 @@ impl Weights {
         let scale = axis.len / f64::from(axis.full);
         let widening = if kernel.antialias { scale.max(1.0) } else { 1.0 };
         let filter = if kernel.interpolation == Interpolation::Bicubic { cubic } else { triangle };
-        let radius =
-            if kernel.interpolation == Interpolation::Bicubic { 2.0 } else { 1.0 } * widening;
+        let radius = kernel.reach(scale);
         let narrowing = 1.0 / widening;
         // Source pixels are counted from the first whole one of the source, so that a window, or a
         // part that was decoded, changes no sum.
@@ -172,13 +171,18 @@ fn triangle(x: f64) -> f64 {
     (1.0 - x.abs()).max(0.0)
 }
 
+/// The cubic of antialiasing.
 fn cubic(x: f64) -> f64 {
-    const A: f64 = -0.5;
+    cubic_of(-0.5, x)
+}
+
+/// The cubic convolution kernel with its free parameter `a` (Keys 1981).
+pub(super) fn cubic_of(a: f64, x: f64) -> f64 {
     let x = x.abs();
     if x < 1.0 {
-        ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     } else if x < 2.0 {
-        (((x - 5.0) * x + 8.0) * x - 4.0) * A
+        (((x - 5.0) * x + 8.0) * x - 4.0) * a
     } else {
         0.0
     }
