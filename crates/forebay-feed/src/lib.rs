@@ -10,4 +10,6 @@ pub mod dlpack;
 pub mod slab;
 
 pub use batch::{Batch, Column, Dense};
-pub use slab::{Region, Slab, SlabPool, SlabWriter, Strip};
+pub use slab::{
+    Backing, Block, Heap, Home, Region, Segment, Shared, Slab, SlabPool, SlabWriter, Strip,
+};

@@ -6,6 +6,7 @@
 //! and the kernel's zeroing, which together take about as long as decoding several images; a slab
 //! that was used before costs nothing.
 
+mod block;
 mod strip;
 
 use std::ops::{Deref, DerefMut, Range};
@@ -15,70 +16,37 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use forebay_core::budget::Held;
 use forebay_core::process::PerProcess;
 use forebay_core::sync::lock;
-use forebay_core::{Error, ErrorKind, Reservation, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-pub use strip::Strip;
+use forebay_core::{Error, Reservation, Result};
 
-/// Slabs are whole pages, so that they can be pinned and shared by themselves.
-const PAGE: usize = 4096;
-
-/// From this size on, huge pages are asked for: 512 times fewer faults and TLB entries.
-const HUGE: usize = 2 << 20;
-
-/// One anonymous mapping. All its bytes are initialised from the start (the kernel zeroes them).
-struct Mapping {
-    at: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a `Mapping` is plain memory that belongs to it alone; nothing in it is tied to a thread.
-unsafe impl Send for Mapping {}
-// SAFETY: through a shared `Mapping` only the address and the length can be read.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(bytes: usize) -> Result<Self> {
-        let len = bytes.max(1).next_multiple_of(PAGE);
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory that
-        // anybody else owns.
-        let at = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        };
-        let at = at.ok().and_then(|p| NonNull::new(p.cast::<u8>())).ok_or_else(|| {
-            Error::new(ErrorKind::Resource, format!("no memory for a batch of {len} bytes"))
-                .with_hint("use a smaller batch_size, or give the process more memory")
-        })?;
-        if len >= HUGE {
-            // SAFETY: the range is the mapping that was just made. The advice changes no contents,
-            // and its failure (no huge pages in this kernel) costs speed only.
-            let _ = unsafe { madvise(at.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        }
-        Ok(Self { at, len })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `at` and `len` are what mmap gave, nobody else unmaps them, and whoever held
-        // pointers into the mapping held the `Arc` around it as well.
-        let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
-    }
-}
+use self::block::PAGE;
+pub use self::block::{Backing, Block, Heap, Segment, Shared};
+pub use self::strip::Strip;
 
 struct Shelf {
+    backing: Box<dyn Backing>,
     /// A forked child begins with none: the parent's may be locked there by a thread that does not exist.
-    free: PerProcess<Mutex<Vec<Mapping>>>,
+    free: PerProcess<Mutex<Vec<Block>>>,
     most: usize,
 }
 
 impl Shelf {
-    fn free(&self) -> MutexGuard<'_, Vec<Mapping>> {
+    fn free(&self) -> MutexGuard<'_, Vec<Block>> {
         lock(self.free.get(Mutex::default))
+    }
+}
+
+/// Takes a block back when the last user of its slab is gone, from whatever thread.
+pub trait Home: Send + Sync {
+    /// The block is used by nobody any more.
+    fn back(&self, block: Block);
+}
+
+impl Home for Shelf {
+    fn back(&self, block: Block) {
+        let mut free = self.free();
+        if free.len() < self.most {
+            free.push(block);
+        }
     }
 }
 
@@ -88,24 +56,30 @@ impl Shelf {
 pub struct SlabPool(Arc<Shelf>);
 
 impl SlabPool {
-    /// A pool that keeps up to `most` free slabs.
+    /// A pool of ordinary memory that keeps up to `most` free slabs.
     pub fn new(most: usize) -> Self {
-        Self(Arc::new(Shelf { free: PerProcess::new(), most }))
+        Self::backed(Heap, most)
+    }
+
+    /// A pool of memory of that kind.
+    pub fn backed(backing: impl Backing + 'static, most: usize) -> Self {
+        Self(Arc::new(Shelf { backing: Box::new(backing), free: PerProcess::new(), most }))
     }
 
     /// A slab of at least `bytes`, to be written. The bytes are initialised, with zeros or with
     /// what an earlier batch left.
     pub fn take(&self, bytes: usize, reservation: Option<Reservation>) -> Result<SlabWriter> {
-        let fits = |m: &Mapping| m.len >= bytes && m.len / 2 <= bytes.max(PAGE);
+        let fits = |b: &Block| b.len() >= bytes && b.len() / 2 <= bytes.max(PAGE);
         let used = {
             let mut free = self.0.free();
             free.iter().position(fits).map(|i| free.swap_remove(i))
         };
-        let mapping = match used {
-            Some(mapping) => mapping,
-            None => Mapping::new(bytes)?,
+        let block = match used {
+            Some(block) => block,
+            None => self.0.backing.map(bytes)?,
         };
-        let memory = Memory { mapping: Some(mapping), pool: Arc::downgrade(&self.0) };
+        let home = Arc::downgrade(&self.0) as Weak<dyn Home>;
+        let memory = Memory { block: Some(block), home };
         Ok(SlabWriter { memory: Arc::new(memory), len: bytes, given: 0, reservation })
     }
 
@@ -116,23 +90,20 @@ impl SlabPool {
 }
 
 struct Memory {
-    mapping: Option<Mapping>,
-    pool: Weak<Shelf>,
+    block: Option<Block>,
+    home: Weak<dyn Home>,
 }
 
 impl Memory {
     fn at(&self) -> *mut u8 {
-        self.mapping.as_ref().map_or(NonNull::dangling().as_ptr(), |m| m.at.as_ptr())
+        self.block.as_ref().map_or(NonNull::dangling().as_ptr(), Block::at)
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let (Some(mapping), Some(pool)) = (self.mapping.take(), self.pool.upgrade()) {
-            let mut free = pool.free();
-            if free.len() < pool.most {
-                free.push(mapping);
-            }
+        if let (Some(block), Some(home)) = (self.block.take(), self.home.upgrade()) {
+            home.back(block);
         }
     }
 }
@@ -238,6 +209,26 @@ struct Frozen {
 pub struct Slab(Arc<Frozen>);
 
 impl Slab {
+    /// A slab over the first `len` bytes of a block that was written elsewhere, and goes back to `home`.
+    ///
+    /// # Errors
+    /// A block that is shorter.
+    pub fn received(block: Block, len: usize, home: Weak<dyn Home>) -> Result<Self> {
+        if len > block.len() {
+            return Err(Error::internal(format!(
+                "a slab of {len} bytes in a block of {}",
+                block.len()
+            )));
+        }
+        let memory = Arc::new(Memory { block: Some(block), home });
+        Ok(Self(Arc::new(Frozen { memory, len, reservation: Mutex::new(None) })))
+    }
+
+    /// What another process can map, where the pool's memory is of that kind.
+    pub fn segment(&self) -> Option<&Arc<Segment>> {
+        self.0.memory.block.as_ref().and_then(Block::segment)
+    }
+
     /// Address of the first byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.0.memory.at()
