@@ -21,7 +21,7 @@ pub use delivery::{Delivered, EpochRun};
 use forebay_core::budget::Held;
 use forebay_core::sync::lock;
 use forebay_core::{Account, ByteBudget, Error, Reservation, Result};
-use forebay_feed::SlabPool;
+use forebay_feed::{Backing, SlabPool};
 use forebay_io::RowSets;
 use forebay_plan::schedule::{
     Bijection, BlockInfo, Epoch, EpochEnd, Piece, Schedule, ScheduleSpec, Shuffle,
@@ -67,6 +67,8 @@ pub struct LoaderConfig {
     pub prefetch: Option<usize>,
     /// How many rows may be bad, and where they are listed.
     pub bad_rows: BadRows,
+    /// What slabs are made of.
+    pub backing: Arc<dyn Backing>,
 }
 
 /// A loader over a bound plan. Cheap to clone.
@@ -181,7 +183,7 @@ impl Loader {
             schedule: Arc::new(schedule),
             account,
             // Those in flight, one in the consumer's hands, one on its way back.
-            slabs: SlabPool::new(prefetch + 2),
+            slabs: SlabPool::backed(Arc::clone(&config.backing), prefetch + 2),
             stats,
             ledger,
             demand,

@@ -23,7 +23,7 @@ pub use self::block::{Backing, Block, Heap, Segment, Shared};
 pub use self::strip::Strip;
 
 struct Shelf {
-    backing: Box<dyn Backing>,
+    backing: Arc<dyn Backing>,
     /// A forked child begins with none: the parent's may be locked there by a thread that does not exist.
     free: PerProcess<Mutex<Vec<Block>>>,
     most: usize,
@@ -58,12 +58,12 @@ pub struct SlabPool(Arc<Shelf>);
 impl SlabPool {
     /// A pool of ordinary memory that keeps up to `most` free slabs.
     pub fn new(most: usize) -> Self {
-        Self::backed(Heap, most)
+        Self::backed(Arc::new(Heap), most)
     }
 
     /// A pool of memory of that kind.
-    pub fn backed(backing: impl Backing + 'static, most: usize) -> Self {
-        Self(Arc::new(Shelf { backing: Box::new(backing), free: PerProcess::new(), most }))
+    pub fn backed(backing: Arc<dyn Backing>, most: usize) -> Self {
+        Self(Arc::new(Shelf { backing, free: PerProcess::new(), most }))
     }
 
     /// A slab of at least `bytes`, to be written. The bytes are initialised, with zeros or with

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use forebay_core::sync::lock;
 use forebay_core::{ByteBudget, Error, ErrorKind, Result};
 use forebay_exec::{Delivered, EpochRun, LoaderConfig, OutputOptions, Share, Stats};
-use forebay_feed::Batch;
+use forebay_feed::{Backing, Batch, Heap};
 use forebay_plan::schedule::{DEFAULT_MIX, LaneProgress, Schedule, ScheduleSpec};
 use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, Source, StateProgress, Step};
 
@@ -48,6 +48,17 @@ impl Loader {
         dataset: &Dataset,
         options: &LoaderOptions,
         budget: &ByteBudget,
+        tick: Tick<'_>,
+    ) -> Result<Self> {
+        Self::open_in(dataset, options, budget, Arc::new(Heap), tick)
+    }
+
+    /// [`Self::open`] with slabs of another kind of memory.
+    pub fn open_in(
+        dataset: &Dataset,
+        options: &LoaderOptions,
+        budget: &ByteBudget,
+        backing: Arc<dyn Backing>,
         tick: Tick<'_>,
     ) -> Result<Self> {
         options.validate()?;
@@ -113,6 +124,7 @@ impl Loader {
             memory_limit: options.memory_limit,
             prefetch: options.prefetch.map(|n| n as usize),
             bad_rows: options.bad_rows.clone(),
+            backing,
         };
         let inner = forebay_exec::Loader::open(dataset.pipeline().clone(), config, budget, tick)?;
         Ok(Self(Arc::new(Shared {

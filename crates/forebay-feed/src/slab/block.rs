@@ -1,5 +1,6 @@
 //! Where the memory of slabs comes from.
 
+use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub(super) const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
 /// A source of page-aligned memory for slabs.
-pub trait Backing: Send + Sync {
+pub trait Backing: Debug + Send + Sync {
     /// Memory of at least `bytes`, all of it initialised.
     ///
     /// # Errors
@@ -118,6 +119,7 @@ fn no_memory(len: usize, cause: rustix::io::Errno) -> Error {
 }
 
 /// Ordinary memory of this process.
+#[derive(Clone, Copy, Debug)]
 pub struct Heap;
 
 impl Backing for Heap {
@@ -139,6 +141,7 @@ impl Backing for Heap {
 
 /// Memory that can be sent to another process as a descriptor. It has no name in any file system, so
 /// that nothing is left behind and the size of `/dev/shm` does not matter.
+#[derive(Clone, Copy, Debug)]
 pub struct Shared;
 
 impl Backing for Shared {
