@@ -47,6 +47,28 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All kinds.
+    pub const ALL: [Self; 13] = [
+        Self::InvalidInput,
+        Self::NotFound,
+        Self::PermissionDenied,
+        Self::AlreadyExists,
+        Self::Corrupt,
+        Self::Schema,
+        Self::Value,
+        Self::Unsupported,
+        Self::Io,
+        Self::Resource,
+        Self::Changed,
+        Self::Cancelled,
+        Self::Internal,
+    ];
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// A stable lower-case name, used in `--json` output.
     pub fn name(self) -> &'static str {
         match self {

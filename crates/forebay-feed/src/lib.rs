@@ -7,6 +7,7 @@
 
 pub mod batch;
 pub mod dlpack;
+pub mod protocol;
 pub mod slab;
 
 pub use batch::{Batch, Column, Dense};
