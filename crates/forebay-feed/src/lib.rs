@@ -6,6 +6,7 @@
 //! the last tensor over it is gone, from whatever thread, the memory returns to its [`SlabPool`].
 
 pub mod batch;
+pub mod client;
 pub mod dlpack;
 pub mod protocol;
 pub mod slab;

@@ -4,5 +4,6 @@
 //! themselves lie in memory that the sidecar shares by descriptor, and a message says what is where.
 //! `docs/protocol.md` tells it to people.
 
+pub mod layout;
 pub mod message;
 pub mod wire;

@@ -39,8 +39,10 @@ pub enum Request {
         /// What `state_dict` gave.
         state: String,
     },
-    /// Starts an iteration; one that runs is dropped.
+    /// Starts an iteration.
     Start {
+        /// The number that it gets, another one than any before on this connection.
+        run: u64,
         /// The state that it begins at.
         state: String,
         /// The first of its steps.
@@ -50,8 +52,10 @@ pub enum Request {
         /// How many batches may be sent that were not yet [`Request::Taken`].
         credit: u32,
     },
-    /// The trainer took the next batch.
+    /// The trainer took the next batch of an iteration.
     Taken {
+        /// Which one.
+        run: u64,
         /// How long it waited for it, in nanoseconds.
         waited: u64,
     },
@@ -60,8 +64,11 @@ pub enum Request {
         /// Its number.
         segment: u64,
     },
-    /// Drops the iteration.
-    Stop,
+    /// Drops an iteration. There is no reply; what was sent of it meanwhile is released unseen.
+    Stop {
+        /// Which one.
+        run: u64,
+    },
     /// Asks for the counters.
     Stats,
     /// Asks for the sidecar's status.
@@ -88,15 +95,24 @@ pub enum Reply {
         /// The position at which the next iteration begins, should this one be left.
         again: String,
     },
-    /// A batch of the iteration.
+    /// A batch.
     Batch(Sent),
-    /// The end of the iteration.
+    /// The end of an iteration.
     End {
+        /// Which one.
+        run: u64,
         /// The position at which the next one begins.
         state: String,
     },
-    /// What was asked for, or the iteration, failed.
+    /// What was asked for failed.
     Failed(Failure),
+    /// An iteration failed; it is over.
+    Broken {
+        /// Which one.
+        run: u64,
+        /// Why.
+        failure: Failure,
+    },
     /// To `stats` and `status`: an object in JSON.
     Report {
         /// The object.
@@ -107,8 +123,6 @@ pub enum Reply {
         /// Its number.
         segment: u64,
     },
-    /// To `stop`.
-    Stopped,
     /// The sidecar is ending: what was sent stays valid, and nothing more comes.
     Bye,
 }
@@ -135,6 +149,8 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sent {
+    /// The iteration that it is of.
+    pub run: u64,
     /// Number of samples.
     pub rows: u64,
     /// The position after it, as a state in JSON.
@@ -346,7 +362,8 @@ mod tests {
     fn what_is_not_known_is_named() {
         let error = decode::<Request>(br#"{"say": "dance"}"#).unwrap_err();
         assert!(error.report().contains("dance"), "{}", error.report());
-        let error = decode::<Request>(br#"{"say": "release", "segment": 1, "why": 1}"#).unwrap_err();
+        let error =
+            decode::<Request>(br#"{"say": "release", "segment": 1, "why": 1}"#).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }

@@ -177,7 +177,7 @@ impl Segment {
     ///
     /// # Errors
     /// A descriptor that is not `len` bytes of sealed memory: touching it could kill the process.
-    pub fn map(&self) -> Result<Block> {
+    pub fn map(self: Arc<Self>) -> Result<Block> {
         let wrong = || {
             Error::new(ErrorKind::Corrupt, "the sidecar sent a descriptor that is not a slab")
                 .with_hint("use the same version of Forebay on both sides")
@@ -199,7 +199,7 @@ impl Segment {
                 0,
             )
         };
-        mapped(at.map_err(|e| no_memory(self.len, e))?, self.len, None)
+        mapped(at.map_err(|e| no_memory(self.len, e))?, self.len, Some(self))
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         // SAFETY: the block is this test's, and has that many bytes.
         unsafe { std::slice::from_raw_parts_mut(block.at(), block.len()) }.fill(7);
         let segment = Arc::clone(block.segment().unwrap());
-        let other = segment.map().unwrap();
+        let other = Arc::clone(&segment).map().unwrap();
         drop(block);
         // SAFETY: as above.
         let bytes = unsafe { std::slice::from_raw_parts(other.at(), other.len()) };
@@ -232,11 +232,12 @@ mod tests {
     fn a_descriptor_that_is_no_slab_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        assert!(Segment { id: 0, len: 4096, fd: file.into() }.map().is_err());
+        let map = |len, fd| Arc::new(Segment { id: 0, len, fd }).map();
+        assert!(map(4096, file.into()).is_err());
         let fd = memfd_create("short", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();
-        assert!(Segment { id: 0, len: 4096, fd: fd.try_clone().unwrap() }.map().is_err());
+        assert!(map(4096, fd.try_clone().unwrap()).is_err());
         fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
-        assert!(Segment { id: 0, len: 8192, fd }.map().is_err());
+        assert!(map(8192, fd).is_err());
     }
 }

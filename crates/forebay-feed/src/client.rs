@@ -1,0 +1,31 @@
+//! The trainer's side of the sidecar's protocol: connections, and the loader over one.
+
+mod connection;
+mod loader;
+
+use std::path::Path;
+
+use forebay_core::{Error, Result};
+
+pub use self::connection::Connection;
+pub use self::loader::{Ask, Epoch, Loader};
+use crate::protocol::message::{Reply, Request};
+
+/// Called about ten times a second in every wait; an error ends the wait.
+pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// The status of the sidecar at a socket, as JSON.
+///
+/// # Errors
+/// Nobody who answers there.
+pub fn status(socket: &Path) -> Result<String> {
+    let connection = Connection::open(socket, &mut || Ok(()))?;
+    match connection.ask(&Request::Status, &mut || Ok(()))? {
+        Reply::Report { json } => Ok(json),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> Error {
+    Error::internal(format!("the sidecar replied {reply:?}"))
+}
