@@ -59,6 +59,14 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def kuberay() -> Path:
+    """KubeRay's schemas, which the repository does not ship."""
+    if not support.KUBERAY.is_dir():
+        pytest.skip(f"{support.KUBERAY} is not there; FOREBAY_TEST_DATA names the folder beside it")
+    return support.KUBERAY
+
+
+@pytest.fixture(scope="session")
 def flights(data: Path) -> str:
     return str(data / "flights")
 

@@ -19,6 +19,8 @@ import forebay as fb
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("FOREBAY_TEST_DATA") or ROOT.parent / "shared" / "data")
+# Beside the data: schemas of KubeRay's resources, and the program that checks manifests with them.
+KUBERAY = DATA.parent / "kuberay"
 BINARY = Path(os.environ.get("FOREBAY_BIN") or ROOT / "target" / "fast" / "forebay")
 
 # Against hangs only: nothing here takes anywhere near that long, and no test measures time.
