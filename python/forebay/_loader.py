@@ -222,8 +222,9 @@ class Loader:
             rows, ``bad_rows`` with a bad value (see `Dataset.map_image`), ``dropped_rows`` that
             others were delivered for, and ``repeated_rows``, those others; seconds in
             ``fetch_seconds`` (summed over reads at the same time), ``decode_seconds``,
-            ``transform_seconds`` (summed over threads), ``consumer_wait_seconds`` (your loop
-            waiting for data) and ``backpressure_seconds`` (every batch that may be prefetched
+            ``transform_seconds`` and ``assemble_seconds`` (summed over threads; the decoding of
+            pictures belongs to their transforms), ``consumer_wait_seconds`` (your loop waiting
+            for data) and ``backpressure_seconds`` (every batch that may be prefetched
             was ready, and your loop did not take one); ``batches_making``, which the threads
             work on or have before them now, and ``batches_ready``; bytes in ``memory_used``,
             ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,

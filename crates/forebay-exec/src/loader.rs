@@ -243,6 +243,7 @@ impl Loader {
             seed: self.config.schedule.seed,
             epoch,
             threads: self.config.threads,
+            stats: Arc::clone(&self.stats),
         };
         let prefetch = self.demand.prefetch;
         let queue = Arc::clone(&self.stats.queue);

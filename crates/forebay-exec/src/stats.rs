@@ -60,8 +60,10 @@ pub struct Stats {
     pub fetch: Stage,
     /// Decompressing and decoding.
     pub decode: Stage,
-    /// Expressions, conversion and operators.
+    /// Expressions, conversion, and operators on pictures with their decoding.
     pub transform: Stage,
+    /// Gathering the rows of batches, and mixing within them.
+    pub assemble: Stage,
     /// Encoding and writing.
     pub write: Stage,
     /// The consumer waiting for a batch.
@@ -105,7 +107,8 @@ impl Stats {
     /// CPU stage, or storage when the threads were mostly idle. `elapsed` is the run's wall time.
     pub fn bottleneck(&self, elapsed: Duration, threads: usize) -> &'static str {
         let wall = elapsed.as_secs_f64().max(1e-9);
-        let stages = [("decode", self.decode.seconds()), ("transform", self.transform.seconds())];
+        let transform = self.transform.seconds() + self.assemble.seconds();
+        let stages = [("decode", self.decode.seconds()), ("transform", transform)];
         let cpu: f64 = stages.iter().map(|(_, s)| s).sum();
         let writing = self.write.seconds() / wall;
         if writing > 0.5 && writing > cpu / (wall * threads.max(1) as f64) {

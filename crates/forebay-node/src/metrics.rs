@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use crate::board::{Board, CLOSED, View};
 use crate::counters::Counters;
+use crate::pipeline;
 
 /// The type of [`render`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -87,9 +88,8 @@ impl Series<'_> {
 
     /// Seconds of the CPU's and the storage's stages.
     fn stages(&mut self, name: &str, rank: &str, c: &Counters) {
-        for (stage, seconds) in
-            [("fetch", c.fetch), ("decode", c.decode), ("transform", c.transform)]
-        {
+        let times = [c.fetch, c.decode, c.transform, c.assemble];
+        for (stage, seconds) in pipeline::NAMES.iter().zip(times) {
             self.put(&[name, rank, stage], seconds);
         }
     }
@@ -159,7 +159,7 @@ pub static METRICS: [Metric; 24] = [
         name: "forebay_stage_seconds_total",
         kind: Kind::Counter,
         unit: "seconds",
-        help: "Time spent in a stage: fetch is summed over reads at the same time, decode and transform over threads.",
+        help: "Time spent in a stage: fetch is summed over reads at the same time, decode, transform (with the decoding of pictures) and assemble over threads.",
         labels: &["loader", "rank", "stage"],
         ray_data: Some("data_iter_block_fetching_seconds"),
         read: |v, s| {

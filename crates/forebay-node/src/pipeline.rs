@@ -37,6 +37,7 @@ impl Stretch {
     pub fn stages(&self) -> Vec<Stage> {
         let bottleneck = self.bottleneck();
         let rows = self.rate(|c| c.rows);
+        let busy = |of: fn(&Counters) -> f64| Some(self.rate(of));
         let of = |name: &str, rate: f64, unit: &str, busy: Option<f64>, queue: Option<u64>| Stage {
             name: name.to_owned(),
             rate,
@@ -47,10 +48,16 @@ impl Stretch {
         };
         let [fetch, decode, transform, assemble, feed] = NAMES;
         vec![
-            of(fetch, self.rate(|c| c.read_bytes), "B/s", Some(self.rate(|c| c.fetch)), None),
-            of(decode, rows, "rows/s", Some(self.rate(|c| c.decode)), None),
-            of(transform, rows, "rows/s", Some(self.rate(|c| c.transform)), None),
-            of(assemble, self.rate(|c| c.batches), "batches/s", None, Some(self.making)),
+            of(fetch, self.rate(|c| c.read_bytes), "B/s", busy(|c| c.fetch), None),
+            of(decode, rows, "rows/s", busy(|c| c.decode), None),
+            of(transform, rows, "rows/s", busy(|c| c.transform), None),
+            of(
+                assemble,
+                self.rate(|c| c.batches),
+                "batches/s",
+                busy(|c| c.assemble),
+                Some(self.making),
+            ),
             of(feed, self.rate(|c| c.batch_bytes), "B/s", None, Some(self.ready)),
         ]
     }
@@ -58,13 +65,14 @@ impl Stretch {
     /// The stage that the others wait for; "feed" is the trainer. None where nothing happens.
     pub fn bottleneck(&self) -> Option<&'static str> {
         let c = &self.counted;
-        let [fetch, decode, transform, _, feed] = NAMES;
-        let cpu = c.decode + c.transform;
+        let [fetch, decode, transform, assemble, feed] = NAMES;
+        let stages = [(decode, c.decode), (transform, c.transform), (assemble, c.assemble)];
+        let cpu = stages.iter().map(|(_, seconds)| seconds).sum::<f64>();
         if self.seconds <= 0.0 || c.rows + cpu + c.fetch + c.trainer_blocked + c.backpressure <= 0.0
         {
             return None;
         }
-        let busiest = if c.decode > c.transform { decode } else { transform };
+        let busiest = stages.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(decode, |s| s.0);
         Some(if self.rate(|c| c.backpressure) >= MOST {
             feed
         } else if self.rate(|_| cpu) >= MOST * self.threads.max(1) as f64 {
@@ -98,6 +106,8 @@ mod tests {
         assert_eq!(over_two_seconds(pixels), Some("transform"));
         let pages = Counters { decode: 6.5, transform: 1.0, trainer_blocked: 1.5, ..c };
         assert_eq!(over_two_seconds(pages), Some("decode"));
+        let copies = Counters { assemble: 6.5, transform: 1.0, trainer_blocked: 1.5, ..c };
+        assert_eq!(over_two_seconds(copies), Some("assemble"));
         let storage = Counters { fetch: 8.0, decode: 0.5, trainer_blocked: 1.5, ..c };
         assert_eq!(over_two_seconds(storage), Some("fetch"));
         let balanced = Counters { fetch: 8.0, decode: 0.5, trainer_blocked: 0.01, ..c };

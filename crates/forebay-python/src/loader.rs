@@ -94,6 +94,7 @@ impl Loader {
         out.set_item("fetch_seconds", s.fetch.seconds())?;
         out.set_item("decode_seconds", s.decode.seconds())?;
         out.set_item("transform_seconds", s.transform.seconds())?;
+        out.set_item("assemble_seconds", s.assemble.seconds())?;
         out.set_item("consumer_wait_seconds", s.consumer_wait.seconds())?;
         out.set_item("backpressure_seconds", s.queue.waited().seconds())?;
         out.set_item("batches_making", s.queue.making())?;

@@ -216,7 +216,10 @@ impl Delivery {
         let (assembler, cancel) = (Arc::clone(&self.assembler), self.pool.cancel().clone());
         let check = move || cancel.check();
         self.pool
-            .run(step, move |worker| assembler.mend(unfinished, mended, &mut worker.scratch, check))
+            .run(step, move |worker| {
+                let mend = || assembler.mend(unfinished, mended, &mut worker.scratch, check);
+                assembler.stats.transform.time(mend)
+            })
             .await
     }
 }

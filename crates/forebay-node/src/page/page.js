@@ -63,7 +63,7 @@ const drawPipeline = (svg, loader) => {
     group.append(shape("text", { x: middle, y: 45, class: "rate" }, rate(stage)));
     const more = [];
     if (stage.busy !== null) more.push(`${stage.busy.toFixed(1)} ${stage.name === "fetch" ? "reads" : "threads"}`);
-    if (stage.queue !== null) more.push(`${counted(stage.queue, "batch", "batches")} ${stage.name === "feed" ? "ready" : "in work"}`);
+    if (stage.queue !== null) more.push(`${whole(stage.queue)} ${stage.name === "feed" ? "ready" : "in work"}`);
     group.append(shape("text", { x: middle, y: 66, class: "more" }, more.join(", ")));
     if (stage.bottleneck) group.append(shape("text", { x: middle, y: 98, class: "mark" }, "bottleneck"));
     if (n > 0) {
