@@ -217,11 +217,16 @@ class Loader:
         Returns
         -------
         dict
-            ``rows``, ``batches`` and ``bytes_read`` so far; of the rows, ``bad_rows`` with a bad
-            value (see `Dataset.map_image`), ``dropped_rows`` that others were delivered for, and
-            ``repeated_rows``, those others; seconds in ``fetch_seconds``,
-            ``decode_seconds``, ``transform_seconds`` (summed over threads) and
-            ``consumer_wait_seconds`` (your loop waiting for data); bytes in ``memory_used``,
+            ``rows``, ``batches``, ``batch_bytes`` (the bytes of their values) and ``bytes_read``
+            so far, and ``retries``, attempts at reads that failed and were made again; of the
+            rows, ``bad_rows`` with a bad value (see `Dataset.map_image`), ``dropped_rows`` that
+            others were delivered for, and ``repeated_rows``, those others; seconds in
+            ``fetch_seconds`` (summed over reads at the same time), ``decode_seconds``,
+            ``transform_seconds`` and ``assemble_seconds`` (summed over threads; the decoding of
+            pictures belongs to their transforms), ``consumer_wait_seconds`` (your loop waiting
+            for data) and ``backpressure_seconds`` (every batch that may be prefetched
+            was ready, and your loop did not take one); ``batches_making``, which the threads
+            work on or have before them now, and ``batches_ready``; bytes in ``memory_used``,
             ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,
             ``window`` and ``threads``; and ``read_amplification``: rows of the windows that this
             rank opens in an epoch over its share of all rows. It is about 1 where the world size

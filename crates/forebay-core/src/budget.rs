@@ -187,6 +187,11 @@ impl ByteBudget {
         self.state().peak
     }
 
+    /// Bytes of one kind reserved now, over all accounts.
+    pub fn held(&self, kind: Held) -> u64 {
+        self.state().accounts.values().map(|a| a.by_kind[kind as usize]).sum()
+    }
+
     /// Accounts that are open or still hold bytes.
     pub fn accounts(&self) -> usize {
         self.state().accounts.len()

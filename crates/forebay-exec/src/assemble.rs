@@ -33,6 +33,7 @@ use crate::outputs::{ALIGN, LabelSpec, Make, OutputSpec};
 use crate::part::PartColumn;
 use crate::pool::{PoolHandle, Worker, caught};
 use crate::rows::Rows;
+use crate::stats::Stats;
 
 pub use mend::Mended;
 
@@ -55,6 +56,8 @@ pub struct Assembler {
     pub epoch: u64,
     /// Threads that share a batch's images.
     pub threads: usize,
+    /// Where the time is counted.
+    pub stats: Arc<Stats>,
 }
 
 /// A finished batch.
@@ -101,7 +104,7 @@ impl Assembler {
         let inner = pool.clone();
         pool.submit(seq, move |worker| {
             let done: Done = Box::new(done);
-            match caught(|| this.lay_out((rows, first), reservation)) {
+            match caught(|| this.stats.assemble.time(|| this.lay_out((rows, first), reservation))) {
                 Err(e) => done(Err(e)),
                 Ok(open) => this.fill(&inner, seq, open, worker, done),
             }
@@ -413,8 +416,9 @@ impl Filling {
     fn chunk(&self, mut chunk: Chunk, worker: &mut Worker, check: impl Fn() -> Result<()>) {
         let mut at = chunk.first;
         let mut bad = Vec::new();
-        let result =
-            caught(|| chunk.run(&self.layout.rows, &mut worker.scratch, &mut at, &mut bad, &check));
+        let (rows, scratch) = (&self.layout.rows, &mut worker.scratch);
+        let time = &self.assembler.stats.transform;
+        let result = time.time(|| caught(|| chunk.run(rows, scratch, &mut at, &mut bad, &check)));
         if !bad.is_empty() {
             lock(&self.bad).append(&mut bad);
         }

@@ -136,6 +136,7 @@ impl Run {
             seed: 0,
             epoch: 0,
             threads,
+            stats: Arc::clone(&stats),
         });
         Ok(Self {
             scan: Some(scan),
@@ -273,7 +274,6 @@ impl Run {
         tick: &mut impl FnMut(&Progress) -> Result<()>,
     ) -> Result<Made> {
         let (tx, rx) = std::sync::mpsc::sync_channel(1);
-        let start = Instant::now();
         let (assembler, further) = (Arc::clone(&self.assembler), pool.clone());
         self.assembler.start(pool, 0, (rows, 0), None, move |result| {
             let unfinished = match result {
@@ -285,22 +285,20 @@ impl Run {
             further.submit(0, move |worker| {
                 let mended = without_bad(&unfinished);
                 let scratch = &mut worker.scratch;
-                let made =
-                    caught(|| assembler.mend(unfinished, mended, scratch, || cancel.check()));
+                let mend = || assembler.mend(unfinished, mended, scratch, || cancel.check());
+                let made = assembler.stats.transform.time(|| caught(mend));
                 let _ = tx.send(made);
             });
         });
-        let result = loop {
+        loop {
             match rx.recv_timeout(Duration::from_millis(100)) {
-                Ok(result) => break result,
+                Ok(result) => return result,
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => tick(&self.progress())?,
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => {
-                    break Err(Error::new(ErrorKind::Cancelled, "the run was stopped"));
+                    return Err(Error::new(ErrorKind::Cancelled, "the run was stopped"));
                 }
             }
-        };
-        self.stats.transform.add(start.elapsed());
-        result
+        }
     }
 
     fn to_arrow(&self, batch: &Batch) -> Result<RecordBatch> {

@@ -24,6 +24,7 @@ pub mod outputs;
 pub mod part;
 pub mod pipeline;
 pub mod pool;
+pub mod queue;
 mod records;
 pub mod rows;
 pub mod runtime;

@@ -122,6 +122,7 @@ impl Loader {
         tick: impl FnMut() -> Result<()>,
     ) -> Result<Self> {
         refuse_encoded(&pipeline)?;
+        let _span = tracing::info_span!("open", files = pipeline.dataset.files.len()).entered();
         let outputs = resolve(&pipeline.normal, &pipeline.schema(), &config.outputs)?;
         let pads = config.schedule.epoch_end == Some(EpochEnd::Pad);
         if pads && outputs.iter().any(|o| &*o.name == REPEAT_COLUMN) {
@@ -244,9 +245,11 @@ impl Loader {
             seed: self.config.schedule.seed,
             epoch,
             threads: self.config.threads,
+            stats: Arc::clone(&self.stats),
         };
         let prefetch = self.demand.prefetch;
-        let out = Delivery::new(self.account.clone(), prefetch, assembler, pool.handle());
+        let queue = Arc::clone(&self.stats.queue);
+        let out = Delivery::new(self.account.clone(), prefetch, assembler, pool.handle(), queue);
         match self.pipeline.split.clone() {
             Some(split) => {
                 let tally = Tally::new(Arc::clone(&self.ledger), Some(epoch));

@@ -1,11 +1,15 @@
 //! What a run has done so far, and which stage holds it up.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_core::Result;
-use forebay_io::Fetched;
+use forebay_io::{Fetched, retries};
+use tracing::Instrument;
+
+use crate::queue::Queue;
 
 /// Time spent in one stage, over all threads.
 #[derive(Debug, Default)]
@@ -31,7 +35,7 @@ impl Stage {
     }
 }
 
-/// Counters of one run. All of them only grow.
+/// Counters of one run, which only grow, and its queue.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Rows that the source gave.
@@ -46,40 +50,65 @@ pub struct Stats {
     pub repeated_rows: AtomicU64,
     /// Batches delivered.
     pub batches: AtomicU64,
+    /// Bytes of their values.
+    pub batch_bytes: AtomicU64,
     /// Bytes fetched from storage.
     pub bytes_read: AtomicU64,
+    /// Attempts at reads that failed and were made again.
+    pub retries: Arc<AtomicU64>,
     /// Waiting for storage, summed over concurrent reads.
     pub fetch: Stage,
     /// Decompressing and decoding.
     pub decode: Stage,
-    /// Expressions, conversion and operators.
+    /// Expressions, conversion, and operators on pictures with their decoding.
     pub transform: Stage,
+    /// Gathering the rows of batches, and mixing within them.
+    pub assemble: Stage,
     /// Encoding and writing.
     pub write: Stage,
     /// The consumer waiting for a batch.
     pub consumer_wait: Stage,
+    /// Batches on their way, and the engine waiting for the consumer.
+    pub queue: Arc<Queue>,
 }
 
 impl Stats {
-    /// Counts a read: its time and its bytes.
+    /// Counts a read: its time, its bytes, and its retries.
     pub async fn fetching(&self, read: impl Future<Output = Result<Fetched>>) -> Result<Fetched> {
-        let start = Instant::now();
-        let fetched = read.await?;
-        self.fetched(start.elapsed(), fetched.bytes());
-        Ok(fetched)
+        self.read(read, |fetched| Some(fetched)).await
     }
 
-    /// Counts a read that is done.
-    pub fn fetched(&self, time: Duration, bytes: u64) {
-        self.fetch.add(time);
-        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    /// The same for one that may not be made.
+    pub async fn fetching_some(
+        &self,
+        read: impl Future<Output = Result<Option<Fetched>>>,
+    ) -> Result<Option<Fetched>> {
+        self.read(read, Option::as_ref).await
+    }
+
+    async fn read<T>(
+        &self,
+        read: impl Future<Output = Result<T>>,
+        fetched: impl FnOnce(&T) -> Option<&Fetched>,
+    ) -> Result<T> {
+        let start = Instant::now();
+        let span = tracing::info_span!("read", bytes = tracing::field::Empty);
+        let read = retries::counted(Arc::clone(&self.retries), read).instrument(span.clone());
+        let result = read.await?;
+        if let Some(fetched) = fetched(&result) {
+            self.fetch.add(start.elapsed());
+            self.bytes_read.fetch_add(fetched.bytes(), Ordering::Relaxed);
+            span.record("bytes", fetched.bytes());
+        }
+        Ok(result)
     }
 
     /// The stage that holds the run up: the consumer when batches wait for it, else the busiest
     /// CPU stage, or storage when the threads were mostly idle. `elapsed` is the run's wall time.
     pub fn bottleneck(&self, elapsed: Duration, threads: usize) -> &'static str {
         let wall = elapsed.as_secs_f64().max(1e-9);
-        let stages = [("decode", self.decode.seconds()), ("transform", self.transform.seconds())];
+        let transform = self.transform.seconds() + self.assemble.seconds();
+        let stages = [("decode", self.decode.seconds()), ("transform", transform)];
         let cpu: f64 = stages.iter().map(|(_, s)| s).sum();
         let writing = self.write.seconds() / wall;
         if writing > 0.5 && writing > cpu / (wall * threads.max(1) as f64) {

@@ -194,11 +194,8 @@ impl WindowSource {
                 rows.ok_or_else(|| Error::internal("a row beyond those that take part"))?
             }
         };
-        let start = Instant::now();
-        let Some(fetched) = self.pipeline.reader.fetch_rows(block, &rows).await? else {
-            return Ok(None);
-        };
-        self.stats.fetched(start.elapsed(), fetched.bytes());
+        let read = self.pipeline.reader.fetch_rows(block, &rows);
+        let Some(fetched) = self.stats.fetching_some(read).await? else { return Ok(None) };
         let this = Arc::clone(&self);
         self.pool
             .run(seq, move |_| {

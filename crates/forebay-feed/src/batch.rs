@@ -171,6 +171,20 @@ pub fn tensor_field(name: &str, dtype: DType, row: &[usize]) -> Result<Field> {
 }
 
 impl Column {
+    /// Bytes of the values.
+    pub fn byte_len(&self) -> u64 {
+        let bytes = match self {
+            Self::Dense(d) => d.byte_len(),
+            Self::Each(all) => all.iter().map(Dense::byte_len).sum(),
+            Self::Ragged { values, offsets } => values.byte_len() + offsets.byte_len(),
+            Self::Arrow { values, .. } => values
+                .to_data()
+                .get_slice_memory_size()
+                .unwrap_or_else(|_| values.get_array_memory_size()),
+        };
+        bytes as u64
+    }
+
     /// Counts the column's memory as held by the consumer from now on.
     pub fn hand_over(&self) {
         match self {
@@ -183,6 +197,11 @@ impl Column {
 }
 
 impl Batch {
+    /// Bytes of all values.
+    pub fn byte_len(&self) -> u64 {
+        self.columns.iter().map(|(_, column)| column.byte_len()).sum()
+    }
+
     /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|(n, _)| &**n == name).map(|(_, c)| c)
@@ -255,6 +274,7 @@ mod tests {
                 ("x".into(), Column::Dense(dense(DType::UInt8, &[2, 2], &[1, 2, 3, 4]))),
             ],
         };
+        assert_eq!(batch.byte_len(), 2 + 4);
         let rb = batch.to_arrow().unwrap();
         assert_eq!(rb.num_rows(), 2);
         let schema = rb.schema();

@@ -14,6 +14,7 @@ mod listing;
 mod manifest;
 mod pages;
 mod reader;
+pub mod retries;
 mod rowset;
 pub mod rowstore;
 mod schema;

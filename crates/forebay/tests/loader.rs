@@ -229,3 +229,30 @@ fn holding_every_batch_ends_in_an_error_that_counts_them() {
     held.clear();
     assert_eq!(loader.iter().unwrap().map(|b| b.unwrap().rows).sum::<usize>(), 4000);
 }
+
+#[test]
+fn what_is_on_its_way_is_counted_and_the_wait_for_a_loop_that_stands_still() {
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path(), &[400], 50);
+    let mut o = options(20);
+    o.prefetch = Some(3);
+    let loader = dataset(folder.path()).loader(&o).unwrap();
+    let (stats, queue) = (loader.stats(), &loader.stats().queue);
+    let count = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
+    let mut epoch = loader.iter().unwrap();
+    let batch = epoch.next().unwrap().unwrap();
+    assert_eq!((count(&stats.batches), count(&stats.rows_out)), (1, 20));
+    assert_eq!(count(&stats.batch_bytes), batch.byte_len());
+    assert!(batch.byte_len() >= 20 * (8 + 8));
+
+    // All three are made, and wait; so does the engine, from then on.
+    let start = Instant::now();
+    while queue.ready() < 3 || queue.waited().seconds() == 0.0 {
+        assert!(start.elapsed() < Duration::from_secs(60), "{queue:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((queue.making(), queue.ready()), (0, 3));
+    assert!(queue.waited().seconds() <= start.elapsed().as_secs_f64() + 1.0);
+    drop(epoch);
+    assert_eq!((queue.making(), queue.ready()), (0, 0));
+}

@@ -174,7 +174,7 @@ struct Mixing {
 impl Mixing {
     fn part(&self, work: Work, check: impl Fn() -> Result<()>) {
         // The strip goes before the count, as the regions of images do.
-        if let Err(e) = caught(|| work.run(check)) {
+        if let Err(e) = self.assembler.stats.assemble.time(|| caught(|| work.run(check))) {
             lock(&self.failed).get_or_insert(e);
         }
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -19,6 +19,7 @@ use crate::assemble::{Assembled, Assembler, Made, Unfinished};
 use crate::ledger::Tally;
 use crate::outputs::{OutputSpec, batch_bytes};
 use crate::pool::{Pool, PoolHandle};
+use crate::queue::{Queue, Waiting};
 use crate::rows::Rows;
 use crate::runtime::{Abort, io};
 use crate::stats::Stats;
@@ -50,6 +51,7 @@ pub struct Delivery {
     permits: Arc<Semaphore>,
     assembler: Arc<Assembler>,
     pool: PoolHandle,
+    queue: Arc<Queue>,
     warned: AtomicBool,
     /// What is delivered in the place of bad rows, where they are skipped.
     substitutes: OnceLock<Substitutes>,
@@ -61,11 +63,18 @@ struct Ready {
     made: Made,
     after: Delivered,
     _permit: OwnedSemaphorePermit,
+    _waiting: Waiting,
 }
 
 impl Delivery {
     /// Nothing is made yet.
-    pub fn new(account: Account, prefetch: u64, assembler: Assembler, pool: PoolHandle) -> Self {
+    pub fn new(
+        account: Account,
+        prefetch: u64,
+        assembler: Assembler,
+        pool: PoolHandle,
+        queue: Arc<Queue>,
+    ) -> Self {
         Self {
             base: account.head(),
             account,
@@ -73,6 +82,7 @@ impl Delivery {
             permits: Arc::new(Semaphore::new(prefetch as usize)),
             assembler: Arc::new(assembler),
             pool,
+            queue,
             warned: AtomicBool::new(false),
             substitutes: OnceLock::new(),
             mending: Mutex::default(),
@@ -106,7 +116,7 @@ impl Delivery {
 
     /// Waits until one more batch may be in the making. None where the run is gone.
     pub async fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.permits).acquire_owned().await.ok()
+        self.queue.wait(Arc::clone(&self.permits).acquire_owned()).await.ok()
     }
 
     /// Puts an error in the place of a step's batch.
@@ -131,7 +141,7 @@ impl Delivery {
     ) -> bool {
         let bytes = batch_bytes(&self.assembler.outputs, rows.len() as u64);
         let reservation = {
-            let mut r = self.reserve(step, bytes).await;
+            let mut r = self.queue.wait(self.reserve(step, bytes)).await;
             r.set_kind(Held::Slab);
             r
         };
@@ -151,17 +161,26 @@ impl Delivery {
         // sample decides what the others must be like, its batch is made before any other.
         let decides = step == 0 && self.assembler.outputs.iter().any(OutputSpec::is_open);
         let (ended, wait) = oneshot::channel::<()>();
+        let making = (
+            self.queue.begin(),
+            tracing::info_span!(parent: None, "batch", step, rows = rows.len()),
+        );
         self.assembler.start(&self.pool, step, (rows, first), Some(reservation), move |result| {
-            let ready = |made| Ready { made, after, _permit: permit };
+            let waiting = done.queue.clone();
+            let ready = move |made| Ready { made, after, _permit: permit, _waiting: waiting.put() };
             match result {
                 Ok(Assembled::Gaps(unfinished)) => {
                     let this = Arc::clone(&done);
                     done.later(step, async move {
                         let result = this.mend(step, unfinished).await;
                         this.ready.put(step, result.map(ready));
+                        drop(making);
                     });
                 }
-                Ok(Assembled::Whole(made)) => done.ready.put(step, Ok(ready(made))),
+                Ok(Assembled::Whole(made)) => {
+                    done.ready.put(step, Ok(ready(made)));
+                    drop(making);
+                }
                 Err(e) => done.ready.put(step, Err(e)),
             }
             made();
@@ -197,7 +216,10 @@ impl Delivery {
         let (assembler, cancel) = (Arc::clone(&self.assembler), self.pool.cancel().clone());
         let check = move || cancel.check();
         self.pool
-            .run(step, move |worker| assembler.mend(unfinished, mended, &mut worker.scratch, check))
+            .run(step, move |worker| {
+                let mend = || assembler.mend(unfinished, mended, &mut worker.scratch, check);
+                assembler.stats.transform.time(mend)
+            })
             .await
     }
 }
@@ -252,9 +274,10 @@ impl EpochRun {
     /// The next batch; `None` at the epoch's end. Blocks; `tick` is called about ten times a second
     /// while nothing comes, and may end the wait with an error (after which the run goes on).
     pub fn next(&mut self, mut tick: impl FnMut() -> Result<()>) -> Option<Result<Batch>> {
-        let start = Instant::now();
         loop {
+            let start = Instant::now();
             let next = self.out.ready.take(Duration::from_millis(100));
+            self.stats.consumer_wait.add(start.elapsed());
             let result = match next {
                 Next::TimedOut => match tick() {
                     Ok(()) => continue,
@@ -264,7 +287,6 @@ impl EpochRun {
                 Next::Closed => Err(Error::new(ErrorKind::Cancelled, "the run was stopped")),
                 Next::Item(item) => item,
             };
-            self.stats.consumer_wait.add(start.elapsed());
             self.out.account.set_head(self.out.base + self.out.ready.position());
             // A batch with one bad row too many is not delivered.
             let result = result.and_then(|ready| {
@@ -286,6 +308,7 @@ impl EpochRun {
             }
             self.stats.batches.fetch_add(1, Ordering::Relaxed);
             self.stats.rows_out.fetch_add(batch.rows as u64, Ordering::Relaxed);
+            self.stats.batch_bytes.fetch_add(batch.byte_len(), Ordering::Relaxed);
             return Some(Ok(batch));
         }
     }

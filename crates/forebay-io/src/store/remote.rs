@@ -14,6 +14,7 @@ use super::Bucket;
 use super::local::changed;
 use super::problem::store_error;
 use crate::dataset::Pin;
+use crate::retries;
 
 /// Attempts at one range. The client retries failed requests itself; these cover bodies that break
 /// or end early, which only the collector of the body sees.
@@ -56,6 +57,7 @@ where
         if !error.retryable() || tried == ATTEMPTS {
             return Err(error);
         }
+        retries::note();
         tracing::debug!(%error, tried, "retrying a read");
         // Pauses of 50, 100, 200 ms, each stretched by up to a half so that many readers that failed
         // together do not come back together.

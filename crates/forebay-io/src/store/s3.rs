@@ -9,6 +9,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 
 use super::pages::Paged;
+use crate::retries::CountingConnector;
 
 /// Longest time for one request with its body. A range is at most 16 MiB, so this is 270 KB/s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,6 +53,7 @@ pub fn s3_store(
         .with_bucket_name(bucket)
         .with_region(region)
         .with_virtual_hosted_style_request(!path_style)
+        .with_http_connector(CountingConnector)
         // Sent over TLS or on loopback; signing every byte of a part costs a hash over the data.
         .with_retry(RetryConfig {
             backoff: BackoffConfig {
