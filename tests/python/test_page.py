@@ -97,7 +97,8 @@ def page(browser: Browser) -> Iterator[Page]:
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda e: problems.append(str(e)))
-    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    bad = ("error", "warning")
+    page.on("console", lambda m: problems.append(m.text) if m.type in bad else None)
     elsewhere: list[str] = []
     page.on("request", lambda r: elsewhere.append(r.url))
     yield page
@@ -110,8 +111,10 @@ def page(browser: Browser) -> Iterator[Page]:
 def _running(daemon: Daemon) -> dict[str, Any]:
     """Wait until rates are known; the status."""
     until(
-        lambda: bool(daemon.status()["loaders"])
-        and daemon.status()["loaders"][0]["rows_per_second"] > 0,
+        lambda: (
+            bool(daemon.status()["loaders"])
+            and daemon.status()["loaders"][0]["rows_per_second"] > 0
+        ),
         "rows a second",
     )
     return daemon.status()
@@ -176,17 +179,19 @@ def test_the_page_shows_the_loader(daemon: Daemon, page: Page) -> None:
     stages = page.locator(".pipeline .stage .name").all_text_contents()
     assert stages == ["fetch", "decode", "transform", "assemble", "feed"]
     # What it shows is what the daemon says, and it goes on.
-    rows = page.locator("dl div", has=page.locator("dt", has_text=re.compile("^rows$"))).locator("dd")
+    term = page.locator("dt", has_text=re.compile("^rows$"))
+    rows = page.locator("dl div", has=term).locator("dd")
     first = int(rows.inner_text().replace(",", ""))
     page.wait_for_function(
-        "before => Number(document.querySelectorAll('dd')[1].textContent.replaceAll(',', '')) > before",
+        "before => Number("
+        "document.querySelectorAll('dd')[1].textContent.replaceAll(',', '')) > before",
         arg=first,
     )
     assert first < daemon.status()["loaders"][0]["rows"]
     expect(page.locator(".pipeline .hot")).to_have_count(1)
     expect(page.locator(".pipeline .hot .mark")).to_have_text("bottleneck")
     hot = page.locator(".pipeline .hot").get_attribute("data-stage")
-    # Two threads decode and crop pictures, and the trainer takes five milliseconds for eight of them.
+    # Two threads decode and crop pictures; the trainer takes five milliseconds for eight of them.
     assert hot == "transform"
     expect(page.locator("#memory polygon")).to_have_count(3)
     expect(page.locator("#memory-now")).to_contain_text("of 1.0 GiB now")
@@ -245,7 +250,8 @@ def test_texts_stand_out_in_light_and_dark(daemon: Daemon, page: Page, scheme: A
           for (const e of document.querySelectorAll("h1,h2,h3,p,a,span,dt,dd,text")) {
             if (!e.textContent || e.closest("noscript,template")) continue;
             const style = getComputedStyle(e);
-            const [a, b] = [light(e.tagName === "text" ? style.fill : style.color), light(ground(e))];
+            const color = e.tagName === "text" ? style.fill : style.color;
+            const [a, b] = [light(color), light(ground(e))];
             const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
             if (contrast < 4.5) low.push(`${e.textContent}: ${contrast.toFixed(2)}`);
           }
