@@ -272,10 +272,11 @@ mod tests {
     fn a_large_frame_is_sent_while_it_is_read() {
         let (a, b) = UnixStream::pair().unwrap();
         let body: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
-        let sent = body.clone();
-        let sender = std::thread::spawn(move || send(a.as_fd(), &sent, &[], SOON));
-        assert!(next(&mut Receiver::default(), &b).body == body);
-        sender.join().unwrap().unwrap();
+        std::thread::scope(|threads| {
+            let sender = threads.spawn(|| send(a.as_fd(), &body, &[], SOON));
+            assert!(next(&mut Receiver::default(), &b).body == body);
+            sender.join().unwrap().unwrap();
+        });
     }
 
     #[test]
