@@ -97,7 +97,9 @@ def page(browser: Browser) -> Iterator[Page]:
     page = context.new_page()
     problems: list[str] = []
     page.on("pageerror", lambda e: problems.append(str(e)))
-    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else None
+    )
     elsewhere: list[str] = []
     page.on("request", lambda r: elsewhere.append(r.url))
     yield page
@@ -110,8 +112,10 @@ def page(browser: Browser) -> Iterator[Page]:
 def _running(daemon: Daemon) -> dict[str, Any]:
     """Wait until rates are known; the status."""
     until(
-        lambda: bool(daemon.status()["loaders"])
-        and daemon.status()["loaders"][0]["rows_per_second"] > 0,
+        lambda: (
+            bool(daemon.status()["loaders"])
+            and daemon.status()["loaders"][0]["rows_per_second"] > 0
+        ),
         "rows a second",
     )
     return daemon.status()
@@ -178,10 +182,13 @@ def test_the_page_shows_the_loader(daemon: Daemon, page: Page) -> None:
     stages = page.locator(".pipeline .stage .name").all_text_contents()
     assert stages == ["fetch", "decode", "transform", "assemble", "feed"]
     # What it shows is what the daemon says, and it goes on.
-    rows = page.locator("dl div", has=page.locator("dt", has_text=re.compile("^rows$"))).locator("dd")
+    rows = page.locator("dl div", has=page.locator("dt", has_text=re.compile("^rows$"))).locator(
+        "dd"
+    )
     first = int(rows.inner_text().replace(",", ""))
     page.wait_for_function(
-        "before => Number(document.querySelectorAll('dd')[1].textContent.replaceAll(',', '')) > before",
+        "before => Number(document.querySelectorAll('dd')[1].textContent.replaceAll(',', ''))"
+        " > before",
         arg=first,
     )
     assert first < daemon.status()["loaders"][0]["rows"]
@@ -245,7 +252,8 @@ def test_texts_stand_out_in_light_and_dark(daemon: Daemon, page: Page, scheme: A
           for (const e of document.querySelectorAll("h1,h2,h3,p,a,span,dt,dd,text")) {
             if (!e.textContent || e.closest("noscript,template")) continue;
             const style = getComputedStyle(e);
-            const [a, b] = [light(e.tagName === "text" ? style.fill : style.color), light(ground(e))];
+            const color = e.tagName === "text" ? style.fill : style.color;
+            const [a, b] = [light(color), light(ground(e))];
             const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
             if (contrast < 4.5) low.push(`${e.textContent}: ${contrast.toFixed(2)}`);
           }
