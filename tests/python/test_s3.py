@@ -426,6 +426,62 @@ def test_a_listing_that_does_not_end(kind: str) -> None:
         server.server_close()
 
 
+class _Busy(http.server.BaseHTTPRequestHandler):
+    """One object, whose first reads are refused: the server is busy."""
+
+    protocol_version = "HTTP/1.1"
+    body: ClassVar[bytes] = _parquet(0)
+    refusals: ClassVar[list[int]] = []
+
+    def do_HEAD(self) -> None:
+        self._answer(200, self.body, 0)
+
+    def do_GET(self) -> None:
+        if self.refusals:
+            self._answer(self.refusals.pop(), b"", 0)
+            return
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        first = int(first) if first else len(self.body) - int(last)
+        last = int(last) if last and not self.headers["Range"].startswith("bytes=-") else None
+        end = len(self.body) if last is None else last + 1
+        self._answer(206, self.body[first:end], first)
+
+    def _answer(self, status: int, body: bytes, first: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"one"')
+        self.send_header("Last-Modified", "Wed, 02 Dec 2026 00:00:00 GMT")
+        if status == 206:
+            last = first + len(body) - 1
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(self.body)}")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_retries_within_the_client_are_counted() -> None:
+    refusals: list[int] = []
+    handler = type("Handler", (_Busy,), {"refusals": refusals})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        loader = fb.read_parquet("s3://b/x.parquet", endpoint=endpoint).loader(
+            100, shuffle="none", format="numpy"
+        )
+        assert loader.stats()["retries"] == 0
+        refusals += [503, 429, 500]
+        assert ids(loader) == list(range(100))
+        assert loader.stats()["retries"] == 3
+        assert loader.stats()["batch_bytes"] == 800
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def test_not_parquet_on_s3(s3: S3Server) -> None:
     s3.put("data/odd/text.parquet", b"id,name\n" * 100)
     s3.put("data/odd-cut/cut.parquet", _parquet(0)[:-50])

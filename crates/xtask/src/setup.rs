@@ -12,6 +12,7 @@ const OLDEST_PYTHON: (u32, u32) = (3, 10);
 /// All that demo, test and lint need, and nothing else.
 pub fn everything() -> Outcome {
     system()?;
+    browser()?;
     nextest()?;
     venv::provide(venv::FAST, "lint")?;
     venv::provide(venv::FAST, "test").map(drop)
@@ -30,6 +31,11 @@ pub fn system() -> Outcome {
         return Ok(());
     }
     debian(&missing)
+}
+
+/// Install the browser in which the status page is tested, where it is missing.
+pub fn browser() -> Outcome {
+    if shell::exists("chromium", "--version") { Ok(()) } else { debian(&["chromium"]) }
 }
 
 /// Install packages by their Debian names, where that can be done without asking anybody.

@@ -12,6 +12,7 @@ use crate::venv::{self, Coming, Venv};
 /// Every test in Rust and Python, and the lints: the quick checks first, pytest with its summary last.
 pub fn test() -> Outcome {
     setup::system()?;
+    setup::browser()?;
     lint::quick()?;
     let nextest = setup::nextest()?;
     // Downloading and unpacking torch takes as long as a third of the build, and other resources.
@@ -29,8 +30,12 @@ pub fn test() -> Outcome {
 /// The package, then pytest: the short way round for work on the Python side.
 pub fn python(arguments: &[&str]) -> Outcome {
     setup::system()?;
+    setup::browser()?;
     let environment = Coming::start(venv::FAST, &["test"])?;
     package::build(Profile::Fast)?;
+    // The tests of the status page start it; with all packages, so that nothing is built twice.
+    let example = ["build", "--profile", "fast", "--workspace", "--example", "page"];
+    shell::run(shell::cargo().args(example))?;
     let venv = environment.wait()?;
     package::install(Profile::Fast, &venv)?;
     inside(|place| pytest(&venv, place, arguments))
