@@ -5,7 +5,6 @@ use std::sync::Arc;
 use arrow::array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, RecordBatch, RecordBatchOptions, make_array,
 };
-use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 use forebay_core::{DType, Error, ErrorKind, Result};
 
@@ -83,17 +82,7 @@ impl Dense {
         let values: ArrayRef = if self.dtype == DType::Bool {
             Arc::new(self.bytes().iter().map(|b| Some(*b != 0)).collect::<BooleanArray>())
         } else {
-            let start = std::ptr::NonNull::new(self.as_ptr().cast_mut())
-                .ok_or_else(|| Error::internal("a tensor without memory"))?;
-            // SAFETY: the tensor's bytes are initialised, stay where they are and are written by
-            // nobody in the engine while the owner given here, the slab, lives.
-            let buffer = unsafe {
-                Buffer::from_custom_allocation(
-                    start,
-                    self.byte_len(),
-                    Arc::new(Owner(self.slab.clone())),
-                )
-            };
+            let buffer = self.slab.to_buffer(self.offset..self.offset + self.byte_len())?;
             let data = arrow::array::ArrayData::builder(arrow_type(self.dtype)?)
                 .len(self.elements())
                 .add_buffer(buffer)
@@ -117,11 +106,6 @@ impl Dense {
             .map_err(|e| Error::internal("a tensor does not fit Arrow").with_source(e))
     }
 }
-
-/// Keeps a slab alive for an Arrow buffer. A `Slab` holds raw pointers only behind types that are
-/// `Send + Sync`; unwinding cannot leave it half-changed, as it is never changed.
-struct Owner(#[allow(dead_code, reason = "held for its drop")] Slab);
-impl std::panic::RefUnwindSafe for Owner {}
 
 /// The Arrow type of a dtype.
 pub fn arrow_type(dtype: DType) -> Result<DataType> {

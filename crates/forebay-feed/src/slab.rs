@@ -13,6 +13,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use arrow::buffer::Buffer;
 use forebay_core::budget::Held;
 use forebay_core::process::PerProcess;
 use forebay_core::sync::lock;
@@ -203,6 +204,11 @@ struct Frozen {
     reservation: Mutex<Option<Reservation>>,
 }
 
+/// Keeps a slab alive for an Arrow buffer. A `Slab` holds raw pointers only behind types that are
+/// `Send + Sync`; unwinding cannot leave it half-changed, as it is never changed.
+struct Owner(#[allow(dead_code, reason = "held for its drop")] Slab);
+impl std::panic::RefUnwindSafe for Owner {}
+
 /// A written slab. Cloning shares it; with the last clone the memory goes back to its pool and the
 /// reservation to its budget.
 #[derive(Clone)]
@@ -250,6 +256,22 @@ impl Slab {
         // SAFETY: the mapping covers `len` initialised bytes and lives as long as `self`. The
         // engine writes no frozen slab.
         unsafe { std::slice::from_raw_parts(self.0.memory.at(), self.0.len) }
+    }
+
+    /// A part of the slab as an Arrow buffer, which keeps the slab.
+    ///
+    /// # Errors
+    /// A part that is not within the slab.
+    pub fn to_buffer(&self, part: Range<usize>) -> Result<Buffer> {
+        let bytes = self.bytes().get(part.clone()).ok_or_else(|| {
+            Error::internal(format!("{part:?} is not within a slab of {} bytes", self.len()))
+        })?;
+        let owner = Arc::new(Owner(self.clone()));
+        // SAFETY: the bytes are initialised, stay where they are and are written by nobody in the
+        // engine while the owner given here, the slab, lives.
+        Ok(unsafe {
+            Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), owner)
+        })
     }
 
     /// Counts the bytes as held by the consumer from now on.

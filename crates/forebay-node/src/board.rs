@@ -114,14 +114,19 @@ impl Open {
             backpressure: stretch.rate(|c| c.backpressure),
             bottleneck: stretch.bottleneck().map(str::to_owned),
             stages: stretch.stages(),
-            memory: Memory {
-                limit: card.account.limit(),
-                peak: card.account.peak(),
-                window: card.account.held(Held::Window),
-                slab: card.account.held(Held::Slab),
-                consumer: card.account.held(Held::Consumer),
-            },
+            memory: memory(card.account.limit(), card.account.peak(), |k| card.account.held(k)),
         }
+    }
+}
+
+/// The bytes of a budget, or of an account of it.
+fn memory(limit: u64, peak: u64, held: impl Fn(Held) -> u64) -> Memory {
+    Memory {
+        limit,
+        peak,
+        window: held(Held::Window),
+        slab: held(Held::Slab),
+        consumer: held(Held::Consumer),
     }
 }
 
@@ -256,13 +261,7 @@ impl Board {
 
     fn memory(&self) -> Memory {
         let budget = &self.0.budget;
-        Memory {
-            limit: budget.limit(),
-            peak: budget.peak(),
-            window: budget.held(Held::Window),
-            slab: budget.held(Held::Slab),
-            consumer: budget.held(Held::Consumer),
-        }
+        memory(budget.limit(), budget.peak(), |kind| budget.held(kind))
     }
 
     /// The daemon as it is now.

@@ -11,10 +11,9 @@ use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::{Tick, unexpected};
-use crate::protocol::layout::restore;
 use crate::protocol::message::{self, Part, Reply, Request, Sent, VERSION};
 use crate::protocol::wire::{self, Received, Receiver};
-use crate::{Batch, Block, Home, Segment, Slab};
+use crate::{Block, Home, Segment, Slab};
 
 /// How long a wait goes on before the caller's tick is called.
 const TICK: Duration = Duration::from_millis(100);
@@ -261,9 +260,4 @@ fn slabs(socket: &Arc<Socket>, parts: &[Part], fds: Vec<OwnedFd>) -> Result<Vec<
         slabs.push(Slab::received(block, used, home.clone())?);
     }
     Ok(slabs)
-}
-
-/// A batch out of what came.
-pub(super) fn open(sent: Sent, slabs: &[Slab]) -> Result<Batch> {
-    restore(sent.rows, sent.columns, slabs)
 }

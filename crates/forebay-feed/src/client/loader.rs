@@ -5,15 +5,17 @@
 //! on at the exact next sample.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
 
-use super::connection::{Connection, Pushed, open};
+use super::connection::{Connection, Pushed};
 use super::{Tick, unexpected};
 use crate::Batch;
+use crate::protocol::layout::restore;
 use crate::protocol::message::{Facts, Reply, Request};
 
 /// Batches that may be on their way without having been taken: one that is being looked at, one that is
@@ -231,8 +233,8 @@ impl Epoch {
     /// Has the sidecar start it at its place.
     fn begin(&mut self, tick: Tick<'_>) -> Result<()> {
         // Unique on the connection, whichever iteration it is.
-        static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        self.run = RUNS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        static RUNS: AtomicU64 = AtomicU64::new(1);
+        self.run = RUNS.fetch_add(1, Ordering::Relaxed);
         self.connection.expect(self.run);
         let start = Request::Start {
             run: self.run,
@@ -297,15 +299,15 @@ impl Epoch {
             match pushed {
                 Ok(Pushed::Batch(sent, slabs)) => {
                     let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    let state = sent.state.clone();
-                    let batch = open(*sent, &slabs);
+                    let sent = *sent;
+                    let batch = restore(sent.rows, sent.columns, &slabs);
                     if batch.is_err() {
                         self.is_over = true;
                         return Some(batch);
                     }
                     // A sidecar that is gone meanwhile is noticed with the next batch.
                     let _ = self.connection.tell(&Request::Taken { run: self.run, waited });
-                    self.moved(state, None);
+                    self.moved(sent.state, None);
                     // Of a worker's steps, those before its first are others': after one batch the
                     // next is `stride` further.
                     self.first = self.stride.saturating_sub(1);

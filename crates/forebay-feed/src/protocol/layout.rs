@@ -1,10 +1,8 @@
 //! A batch and its description: where in the shared memory its columns are.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::buffer::Buffer;
 use arrow::datatypes::{Field, Schema};
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
@@ -128,17 +126,9 @@ pub fn restore(rows: u64, columns: Vec<Named>, slabs: &[Slab]) -> Result<Batch> 
     Ok(Batch { rows, columns: out })
 }
 
-/// Keeps a slab alive for an Arrow buffer; unwinding cannot leave it half-changed, as it is never changed.
-struct Owner(#[allow(dead_code, reason = "held for its drop")] Slab);
-impl std::panic::RefUnwindSafe for Owner {}
-
 /// The record batch of an IPC stream, without a copy of its values.
 fn read_arrow(slab: &Slab) -> Result<RecordBatch> {
-    let start = NonNull::new(slab.as_ptr().cast_mut()).ok_or_else(|| wrong("no memory"))?;
-    // SAFETY: the slab's bytes are initialised and stay where they are while the owner given here, the
-    // slab, lives; the sidecar writes none that it has sent and that was not released.
-    let mut buffer =
-        unsafe { Buffer::from_custom_allocation(start, slab.len(), Arc::new(Owner(slab.clone()))) };
+    let mut buffer = slab.to_buffer(0..slab.len())?;
     let broken = |e| wrong("Arrow columns that cannot be read").with_source(e);
     let mut decoder = StreamDecoder::new();
     let record = decoder.decode(&mut buffer).map_err(broken)?;

@@ -125,6 +125,8 @@ fn ready(socket: BorrowedFd<'_>, for_what: PollFlags, time: Duration) -> Result<
 #[derive(Debug, Default)]
 pub struct Receiver {
     bytes: Vec<u8>,
+    /// What one read is made into.
+    chunk: Vec<u8>,
     fds: VecDeque<OwnedFd>,
     closed: bool,
 }
@@ -183,14 +185,14 @@ impl Receiver {
     fn fill(&mut self, socket: BorrowedFd<'_>) -> Result<bool, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
-        let had = self.bytes.len();
-        self.bytes.resize(had + CHUNK, 0);
-        let into = self.bytes.get_mut(had..).unwrap_or_default();
+        self.chunk.resize(CHUNK, 0);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let got = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut beside, flags);
-        self.bytes.truncate(had + got.as_ref().map_or(0, |m| m.bytes));
+        let into = &mut [IoSliceMut::new(&mut self.chunk)];
+        let got = recvmsg(socket, into, &mut beside, flags);
         match got {
             Ok(message) => {
+                let read = self.chunk.get(..message.bytes).unwrap_or_default();
+                self.bytes.extend_from_slice(read);
                 for rights in beside.drain() {
                     if let RecvAncillaryMessage::ScmRights(fds) = rights {
                         self.fds.extend(fds);
