@@ -7,19 +7,21 @@
 //! that was used before costs nothing.
 
 mod block;
+mod quarantine;
 mod strip;
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use forebay_core::budget::Held;
 use forebay_core::process::PerProcess;
-use forebay_core::sync::lock;
+use forebay_core::sync::{Mutex, MutexGuard, lock};
 use forebay_core::{Error, Reservation, Result};
 
 use self::block::PAGE;
 pub use self::block::{Backing, Block, Heap, Segment, Shared};
+pub use self::quarantine::Quarantine;
 pub use self::strip::Strip;
 
 struct Shelf {
@@ -35,7 +37,8 @@ impl Shelf {
     }
 }
 
-/// Takes a block back when the last user of its slab is gone, from whatever thread.
+/// Takes a block back when the last user of its slab is gone, from whatever thread; one with a
+/// [`Quarantine`] when it has settled.
 pub trait Home: Send + Sync {
     /// The block is used by nobody any more.
     fn back(&self, block: Block);
@@ -79,8 +82,8 @@ impl SlabPool {
             None => self.0.backing.map(bytes)?,
         };
         let home = Arc::downgrade(&self.0) as Weak<dyn Home>;
-        let memory = Memory { block: Some(block), home };
-        Ok(SlabWriter { memory: Arc::new(memory), len: bytes, given: 0, reservation })
+        let memory = Memory::new(block, home, reservation);
+        Ok(SlabWriter { memory: Arc::new(memory), len: bytes, given: 0 })
     }
 
     /// Free slabs in the pool.
@@ -92,9 +95,17 @@ impl SlabPool {
 struct Memory {
     block: Option<Block>,
     home: Weak<dyn Home>,
+    reservation: Mutex<Option<Reservation>>,
+    /// The process that took the block.
+    pid: u32,
 }
 
 impl Memory {
+    fn new(block: Block, home: Weak<dyn Home>, reservation: Option<Reservation>) -> Self {
+        let reservation = Mutex::new(reservation);
+        Self { block: Some(block), home, reservation, pid: std::process::id() }
+    }
+
     fn at(&self) -> *mut u8 {
         self.block.as_ref().map_or(NonNull::dangling().as_ptr(), Block::at)
     }
@@ -102,7 +113,16 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let (Some(block), Some(home)) = (self.block.take(), self.home.upgrade()) {
+        let Some(mut block) = self.block.take() else { return };
+        // What a forked child inherited is the parent's: the memory may be shared with it, and it is
+        // the parent who releases it.
+        if self.pid != std::process::id() {
+            return;
+        }
+        if let Some(quarantine) = block.quarantine.take() {
+            let reservation = lock(&self.reservation).take();
+            quarantine.hold(block, Weak::clone(&self.home), reservation);
+        } else if let Some(home) = self.home.upgrade() {
             home.back(block);
         }
     }
@@ -114,7 +134,6 @@ pub struct SlabWriter {
     len: usize,
     /// Everything below was given out.
     given: usize,
-    reservation: Option<Reservation>,
 }
 
 impl SlabWriter {
@@ -152,7 +171,7 @@ impl SlabWriter {
 
     /// Gives the memory back and keeps what was reserved for it.
     pub fn into_reservation(self) -> Option<Reservation> {
-        self.reservation
+        lock(&self.memory.reservation).take()
     }
 
     /// Freezes the slab. An error if a region is still out.
@@ -162,11 +181,7 @@ impl SlabWriter {
                 "a slab was frozen while a region of it was being written",
             ));
         }
-        Ok(Slab(Arc::new(Frozen {
-            memory: self.memory,
-            len: self.len,
-            reservation: Mutex::new(self.reservation),
-        })))
+        Ok(Slab(Arc::new(Frozen { memory: self.memory, len: self.len })))
     }
 }
 
@@ -200,11 +215,10 @@ impl DerefMut for Region {
 struct Frozen {
     memory: Arc<Memory>,
     len: usize,
-    reservation: Mutex<Option<Reservation>>,
 }
 
 /// A written slab. Cloning shares it; with the last clone the memory goes back to its pool and the
-/// reservation to its budget.
+/// reservation to its budget, where the memory has a [`Quarantine`] after that.
 #[derive(Clone)]
 pub struct Slab(Arc<Frozen>);
 
@@ -220,8 +234,8 @@ impl Slab {
                 block.len()
             )));
         }
-        let memory = Arc::new(Memory { block: Some(block), home });
-        Ok(Self(Arc::new(Frozen { memory, len, reservation: Mutex::new(None) })))
+        let memory = Arc::new(Memory::new(block, home, None));
+        Ok(Self(Arc::new(Frozen { memory, len })))
     }
 
     /// What another process can map, where the pool's memory is of that kind.
@@ -254,13 +268,13 @@ impl Slab {
 
     /// Counts the bytes as held by the consumer from now on.
     pub fn hand_over(&self) {
-        if let Some(r) = lock(&self.0.reservation).as_mut() {
+        if let Some(r) = lock(&self.0.memory.reservation).as_mut() {
             r.set_kind(Held::Consumer);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
