@@ -225,7 +225,8 @@ class Loader:
             ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,
             ``window`` and ``threads``; and ``read_amplification``: rows of the windows that this
             rank opens in an epoch over its share of all rows. It is about 1 where the world size
-            divides ``lanes``, and up to the world size where ranks share lanes.
+            divides ``lanes``, and up to the world size where ranks share lanes. ``pinned`` says
+            whether batches are in page-locked memory.
         """
         return self._native.stats()
 
@@ -315,7 +316,10 @@ def remake(
     dataset: Dataset, options: str, world: tuple[int, int], state: Mapping[str, Any]
 ) -> Loader:
     """Make a loader again where another process had it."""
-    loader = Loader(dataset, options, discovers=False)
+    # Batches of a worker are copied to the trainer's process, and CUDA would take some hundred MiB
+    # of the device for each worker.
+    given = {**json.loads(options), "pin_memory": False}
+    loader = Loader(dataset, json.dumps(given), discovers=False)
     loader._native.set_world(*world)
     loader.load_state_dict(state)
     return loader

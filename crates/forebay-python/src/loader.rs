@@ -101,6 +101,7 @@ impl Loader {
         out.set_item("window", self.0.schedule().window())?;
         out.set_item("read_amplification", self.0.schedule().read_amplification())?;
         out.set_item("threads", self.0.threads())?;
+        out.set_item("pinned", self.0.is_pinned())?;
         Ok(out)
     }
 
