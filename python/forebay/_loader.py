@@ -222,8 +222,9 @@ class Loader:
             ``repeated_rows``, those others; seconds in ``fetch_seconds``,
             ``decode_seconds``, ``transform_seconds`` (summed over threads) and
             ``consumer_wait_seconds`` (your loop waiting for data); bytes in ``memory_used``,
-            ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,
-            ``window`` and ``threads``; and ``read_amplification``: rows of the windows that this
+            ``memory_peak``, ``memory_limit``, ``held_by_consumer`` and ``held_by_device`` (released
+            batches that a GPU may still copy from); the resolved ``lanes``, ``window`` and
+            ``threads``; and ``read_amplification``: rows of the windows that this
             rank opens in an epoch over its share of all rows. It is about 1 where the world size
             divides ``lanes``, and up to the world size where ranks share lanes. ``pinned`` says
             whether batches are in page-locked memory.

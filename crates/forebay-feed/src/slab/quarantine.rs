@@ -13,8 +13,8 @@
 //! Blocks with a [`Quarantine`] come here between their release and their [`Home`]. A helper thread
 //! takes all that are here, settles once for the group, and passes them on; what is released
 //! meanwhile is the next group. So each block is passed on after a settling that began after its
-//! release, and releasing itself waits for nothing. The block keeps its reservation all the while: a
-//! consumer that releases faster than its device works is slowed down by the budget like any other.
+//! release, and releasing itself waits for nothing. The block keeps its reservation all the while
+//! ([`Held::Device`]), so that the budget knows of all memory in use.
 //!
 //! A settling that fails has shown nothing. Its group waits for the next one, which the next release
 //! brings; blocks that never settle are never written or unmapped again.
@@ -27,6 +27,7 @@ use std::mem::ManuallyDrop;
 use std::sync::{Arc, PoisonError, Weak};
 
 use forebay_core::Reservation;
+use forebay_core::budget::Held;
 use forebay_core::sync::{Condvar, Mutex, lock, thread};
 
 use super::{Block, Home};
@@ -47,7 +48,7 @@ struct Ward {
 
 #[derive(Default)]
 struct State {
-    held: Vec<Held>,
+    held: Vec<Waiting>,
     /// Whether something was released since the last settling began.
     fresh: bool,
     helped: bool,
@@ -55,14 +56,14 @@ struct State {
     closed: bool,
 }
 
-/// A released block. Dropping it leaks the memory, since it may still be read; see [`Held::discharge`].
-struct Held {
+/// A released block. Dropping it leaks the memory, since it may still be read; see [`Waiting::discharge`].
+struct Waiting {
     block: ManuallyDrop<Block>,
     home: Weak<dyn Home>,
     reservation: Option<Reservation>,
 }
 
-impl Held {
+impl Waiting {
     /// The block has settled: it goes home, or is given up where nobody waits for it.
     fn discharge(self, quarantine: Option<Arc<Quarantine>>) {
         let mut block = ManuallyDrop::into_inner(self.block);
@@ -90,9 +91,12 @@ impl Quarantine {
         self: &Arc<Self>,
         block: Block,
         home: Weak<dyn Home>,
-        reservation: Option<Reservation>,
+        mut reservation: Option<Reservation>,
     ) {
-        let held = Held { block: ManuallyDrop::new(block), home, reservation };
+        if let Some(r) = &mut reservation {
+            r.set_kind(Held::Device);
+        }
+        let held = Waiting { block: ManuallyDrop::new(block), home, reservation };
         if self.pid != std::process::id() {
             return;
         }

@@ -185,7 +185,7 @@ mod plain {
         let reservation = Some(account.force(100, budget::Held::Slab));
         drop(pool.take(100, reservation).unwrap().freeze().unwrap());
         device.wait_for(1);
-        assert_eq!(account.used(), 100);
+        assert_eq!((account.used(), account.held(budget::Held::Device)), (100, 100));
         device.allow(1);
         until("it is given back", || account.used() == 0);
         assert_eq!(pool.free(), 1);
