@@ -628,7 +628,7 @@ class Dataset:
         fill: float | Mapping[str, float] | None = None,
         lists: str | Mapping[str, str] | None = None,
         format: str = "torch",
-        pin_memory: bool | None = None,
+        pin_memory: bool | str = "auto",
         num_threads: int | None = None,
         memory_limit: int | str | None = None,
         prefetch: int | None = None,
@@ -671,9 +671,13 @@ class Dataset:
             filled up to the longest of the batch.
         format : {"torch", "numpy", "arrow", "dlpack"}, default "torch"
             What ``batch["column"]`` is. None of them copies the slab.
-        pin_memory : bool, optional
-            Accepted, with one notice if true: batches are in ordinary memory, since there is no GPU
-            support yet.
+        pin_memory : bool or "auto", default "auto"
+            Whether batches are in page-locked memory, from which a GPU copies by itself:
+            ``tensor.to(device, non_blocking=True)`` returns at once, and the batch may be dropped
+            before its copy is done. ``"auto"`` pins where there is an NVIDIA driver with a device;
+            ``True`` says so once where there is none, and batches are in ordinary memory then.
+            Pinning starts CUDA on the device that is current, else that of ``LOCAL_RANK``, else the
+            first.
         num_threads : int, optional
             CPU threads. Default: the CPUs of the cgroup.
         memory_limit : int or str, optional

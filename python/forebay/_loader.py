@@ -227,10 +227,12 @@ class Loader:
             for data) and ``backpressure_seconds`` (every batch that may be prefetched
             was ready, and your loop did not take one); ``batches_making``, which the threads
             work on or have before them now, and ``batches_ready``; bytes in ``memory_used``,
-            ``memory_peak``, ``memory_limit`` and ``held_by_consumer``; the resolved ``lanes``,
-            ``window`` and ``threads``; and ``read_amplification``: rows of the windows that this
+            ``memory_peak``, ``memory_limit``, ``held_by_consumer`` and ``held_by_device`` (released
+            batches that a GPU may still copy from); the resolved ``lanes``, ``window`` and
+            ``threads``; and ``read_amplification``: rows of the windows that this
             rank opens in an epoch over its share of all rows. It is about 1 where the world size
-            divides ``lanes``, and up to the world size where ranks share lanes.
+            divides ``lanes``, and up to the world size where ranks share lanes. ``pinned`` says
+            whether batches are in page-locked memory.
         """
         return self._native.stats()
 
@@ -320,7 +322,10 @@ def remake(
     dataset: Dataset, options: str, world: tuple[int, int], state: Mapping[str, Any]
 ) -> Loader:
     """Make a loader again where another process had it."""
-    loader = Loader(dataset, options, discovers=False)
+    # Batches of a worker are copied to the trainer's process, and CUDA would take some hundred MiB
+    # of the device for each worker.
+    given = {**json.loads(options), "pin_memory": False}
+    loader = Loader(dataset, json.dumps(given), discovers=False)
     loader._native.set_world(*world)
     loader.load_state_dict(state)
     return loader

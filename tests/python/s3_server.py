@@ -84,6 +84,8 @@ class S3Server:
                     "-ip.bind=127.0.0.1",
                     f"-dir={folder / 'data'}",
                     "-volume.max=50",
+                    # By default it refuses to write when 1% of the disk is left, however large.
+                    "-volume.minFreeSpace=100MiB",
                     "-master.volumeSizeLimitMB=64",
                     f"-master.port={master}",
                     f"-volume.port={volume}",

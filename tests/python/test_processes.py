@@ -180,8 +180,10 @@ def test_m08_pin_memory_without_a_gpu(large: str, caplog: pytest.LogCaptureFixtu
         assert len(ids(loader)) == 1000
     notices = [r for r in caplog.records if "pin_memory" in r.getMessage()]
     assert len(notices) == 1
+    assert loader.stats()["pinned"] is False
     caplog.clear()
-    assert len(ids(fb.read_parquet(large).limit(10).loader(5, pin_memory=False))) == 10
+    for options in {"pin_memory": False}, {"pin_memory": "auto"}, {}:
+        assert len(ids(fb.read_parquet(large).limit(10).loader(5, **options))) == 10
     assert caplog.records == []
 
 

@@ -41,9 +41,11 @@ pub enum Held {
     Slab,
     /// Slabs in the hands of the consumer.
     Consumer,
+    /// Slabs that the consumer released, and that a device may still copy from.
+    Device,
 }
 
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 /// The budget. Cloning gives another handle to the same budget.
 #[derive(Clone)]
@@ -91,6 +93,11 @@ impl AccountState {
     fn missing_head(&self) -> u64 {
         self.head_bytes.saturating_sub(self.used)
     }
+
+    /// What is behind the consumer's `next`, and no prefetch any more.
+    fn delivered(&self) -> u64 {
+        self.by_kind[Held::Consumer as usize] + self.by_kind[Held::Device as usize]
+    }
 }
 
 impl State {
@@ -127,7 +134,7 @@ impl State {
             .sum();
         let own = a.used.saturating_add(bytes);
         own <= a.limit
-            && own - a.by_kind[Held::Consumer as usize] <= a.ahead
+            && own - a.delivered() <= a.ahead
             && self.used.saturating_add(bytes).saturating_add(others) <= self.limit
     }
 

@@ -224,7 +224,7 @@ impl Batch {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;

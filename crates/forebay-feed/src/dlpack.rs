@@ -151,7 +151,7 @@ pub fn managed_versioned(tensor: Dense) -> *mut DLManagedTensorVersioned {
     }))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

@@ -13,5 +13,6 @@ pub mod slab;
 
 pub use batch::{Batch, Column, Dense};
 pub use slab::{
-    Backing, Block, Heap, Home, Region, Segment, Shared, Slab, SlabPool, SlabWriter, Strip,
+    Backing, Block, Heap, Home, Quarantine, Region, Segment, Shared, Slab, SlabPool, SlabWriter,
+    Strip,
 };

@@ -7,20 +7,22 @@
 //! that was used before costs nothing.
 
 mod block;
+mod quarantine;
 mod strip;
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use arrow::buffer::Buffer;
 use forebay_core::budget::Held;
 use forebay_core::process::PerProcess;
-use forebay_core::sync::lock;
+use forebay_core::sync::{Mutex, MutexGuard, lock};
 use forebay_core::{Error, Reservation, Result};
 
 use self::block::PAGE;
 pub use self::block::{Backing, Block, Heap, Segment, Shared};
+pub use self::quarantine::Quarantine;
 pub use self::strip::Strip;
 
 struct Shelf {
@@ -36,7 +38,8 @@ impl Shelf {
     }
 }
 
-/// Takes a block back when the last user of its slab is gone, from whatever thread.
+/// Takes a block back when the last user of its slab is gone, from whatever thread; one with a
+/// [`Quarantine`] when it has settled.
 pub trait Home: Send + Sync {
     /// The block is used by nobody any more.
     fn back(&self, block: Block);
@@ -80,8 +83,8 @@ impl SlabPool {
             None => self.0.backing.map(bytes)?,
         };
         let home = Arc::downgrade(&self.0) as Weak<dyn Home>;
-        let memory = Memory { block: Some(block), home };
-        Ok(SlabWriter { memory: Arc::new(memory), len: bytes, given: 0, reservation })
+        let memory = Memory::new(block, home, reservation);
+        Ok(SlabWriter { memory: Arc::new(memory), len: bytes, given: 0 })
     }
 
     /// Free slabs in the pool.
@@ -93,9 +96,17 @@ impl SlabPool {
 struct Memory {
     block: Option<Block>,
     home: Weak<dyn Home>,
+    reservation: Mutex<Option<Reservation>>,
+    /// The process that took the block.
+    pid: u32,
 }
 
 impl Memory {
+    fn new(block: Block, home: Weak<dyn Home>, reservation: Option<Reservation>) -> Self {
+        let reservation = Mutex::new(reservation);
+        Self { block: Some(block), home, reservation, pid: std::process::id() }
+    }
+
     fn at(&self) -> *mut u8 {
         self.block.as_ref().map_or(NonNull::dangling().as_ptr(), Block::at)
     }
@@ -103,7 +114,16 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let (Some(block), Some(home)) = (self.block.take(), self.home.upgrade()) {
+        let Some(mut block) = self.block.take() else { return };
+        // What a forked child inherited is the parent's: the memory may be shared with it, and it is
+        // the parent who releases it.
+        if self.pid != std::process::id() {
+            return;
+        }
+        if let Some(quarantine) = block.quarantine.take() {
+            let reservation = lock(&self.reservation).take();
+            quarantine.hold(block, Weak::clone(&self.home), reservation);
+        } else if let Some(home) = self.home.upgrade() {
             home.back(block);
         }
     }
@@ -115,7 +135,6 @@ pub struct SlabWriter {
     len: usize,
     /// Everything below was given out.
     given: usize,
-    reservation: Option<Reservation>,
 }
 
 impl SlabWriter {
@@ -153,7 +172,7 @@ impl SlabWriter {
 
     /// Gives the memory back and keeps what was reserved for it.
     pub fn into_reservation(self) -> Option<Reservation> {
-        self.reservation
+        lock(&self.memory.reservation).take()
     }
 
     /// Freezes the slab. An error if a region is still out.
@@ -163,11 +182,7 @@ impl SlabWriter {
                 "a slab was frozen while a region of it was being written",
             ));
         }
-        Ok(Slab(Arc::new(Frozen {
-            memory: self.memory,
-            len: self.len,
-            reservation: Mutex::new(self.reservation),
-        })))
+        Ok(Slab(Arc::new(Frozen { memory: self.memory, len: self.len })))
     }
 }
 
@@ -201,7 +216,6 @@ impl DerefMut for Region {
 struct Frozen {
     memory: Arc<Memory>,
     len: usize,
-    reservation: Mutex<Option<Reservation>>,
 }
 
 /// Keeps a slab alive for an Arrow buffer. A `Slab` holds raw pointers only behind types that are
@@ -210,7 +224,7 @@ struct Owner(#[allow(dead_code, reason = "held for its drop")] Slab);
 impl std::panic::RefUnwindSafe for Owner {}
 
 /// A written slab. Cloning shares it; with the last clone the memory goes back to its pool and the
-/// reservation to its budget.
+/// reservation to its budget, where the memory has a [`Quarantine`] after that.
 #[derive(Clone)]
 pub struct Slab(Arc<Frozen>);
 
@@ -226,8 +240,8 @@ impl Slab {
                 block.len()
             )));
         }
-        let memory = Arc::new(Memory { block: Some(block), home });
-        Ok(Self(Arc::new(Frozen { memory, len, reservation: Mutex::new(None) })))
+        let memory = Arc::new(Memory::new(block, home, None));
+        Ok(Self(Arc::new(Frozen { memory, len })))
     }
 
     /// What another process can map, where the pool's memory is of that kind.
@@ -276,13 +290,13 @@ impl Slab {
 
     /// Counts the bytes as held by the consumer from now on.
     pub fn hand_over(&self) {
-        if let Some(r) = lock(&self.0.reservation).as_mut() {
+        if let Some(r) = lock(&self.0.memory.reservation).as_mut() {
             r.set_kind(Held::Consumer);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

@@ -31,7 +31,7 @@ pub use columns::{ColumnKind, Mix, Normalized, Output, OutputKind, normalize};
 pub use hash::PlanHash;
 pub use job::JobFile;
 pub use limits::MEMORY as MEMORY_LIMIT;
-pub use loader::{BatchSize, Fill, Format, Lists, LoaderOptions, PerColumn};
+pub use loader::{BatchSize, Fill, Format, Lists, LoaderOptions, PerColumn, PinMemory};
 pub use node::Node;
 pub use plan::*;
 pub use schedule::Shuffle;

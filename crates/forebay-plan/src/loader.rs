@@ -99,6 +99,38 @@ impl PartialEq for Fill {
     }
 }
 
+/// Whether batches are in page-locked memory, from which a GPU copies by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PinMemory {
+    /// Where there is a GPU.
+    #[default]
+    Auto,
+    /// Yes, with a notice where there is no GPU.
+    Always,
+    /// No.
+    Never,
+}
+
+impl PinMemory {
+    fn read(c: &Cursor<'_>) -> Result<Self> {
+        match &c.node.value {
+            Value::Bool(true) => Ok(Self::Always),
+            Value::Bool(false) => Ok(Self::Never),
+            Value::Str(s) if s == "auto" => Ok(Self::Auto),
+            _ => Err(c.expected("true, false or \"auto\"", "True")),
+        }
+    }
+
+    /// As an argument; the default is left out.
+    fn node(self) -> Option<Node> {
+        match self {
+            Self::Auto => None,
+            Self::Always => Some(Node::from(true)),
+            Self::Never => Some(Node::from(false)),
+        }
+    }
+}
+
 /// One value for all columns, or one for each that is named.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PerColumn<T> {
@@ -155,9 +187,8 @@ pub struct LoaderOptions {
     pub format: Format,
     /// Columns of lists whose lengths differ. Default: an error.
     pub lists: PerColumn<Lists>,
-    /// Batches in pinned memory. Default: no. Without GPU support, which is not there yet, `true` gives
-    /// a notice and ordinary memory.
-    pub pin_memory: Option<bool>,
+    /// Batches in page-locked memory. Default: where there is a GPU.
+    pub pin_memory: PinMemory,
     /// CPU threads. Default: the CPUs of the cgroup.
     pub num_threads: Option<u64>,
     /// This loader's share of the memory in bytes. Default: the budget of the process.
@@ -227,7 +258,7 @@ impl LoaderOptions {
             fill: None,
             format: Format::default(),
             lists: PerColumn::All(Lists::default()),
-            pin_memory: None,
+            pin_memory: PinMemory::Auto,
             num_threads: None,
             memory_limit: None,
             prefetch: None,
@@ -324,7 +355,9 @@ impl LoaderOptions {
                 "leave device out and move the batches, for example batch[\"image\"].to(device, non_blocking=True)",
             ));
         }
-        out.pin_memory = fields.get("pin_memory").map(|c| c.flag()).transpose()?;
+        if let Some(c) = fields.get("pin_memory") {
+            out.pin_memory = PinMemory::read(&c)?;
+        }
         out.num_threads = whole("num_threads", THREADS, "4")?;
         out.memory_limit =
             fields.get("memory_limit").map(|c| c.bytes(limits::MEMORY, "\"4GiB\"")).transpose()?;
@@ -413,7 +446,7 @@ impl LoaderOptions {
             ("fill", self.fill.as_ref().map(|f| per_column_node(f, fill))),
             ("format", Some(word(self.format.word()))),
             ("lists", Some(per_column_node(&self.lists, |l| word(l.word())))),
-            ("pin_memory", self.pin_memory.map(Node::from)),
+            ("pin_memory", self.pin_memory.node()),
             ("num_threads", self.num_threads.map(number)),
             ("memory_limit", self.memory_limit.map(number)),
             ("prefetch", self.prefetch.map(number)),

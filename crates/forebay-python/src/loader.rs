@@ -103,10 +103,12 @@ impl Loader {
         out.set_item("memory_used", a.used())?;
         out.set_item("memory_peak", a.peak())?;
         out.set_item("held_by_consumer", a.held(Held::Consumer))?;
+        out.set_item("held_by_device", a.held(Held::Device))?;
         out.set_item("lanes", self.0.schedule().lanes())?;
         out.set_item("window", self.0.schedule().window())?;
         out.set_item("read_amplification", self.0.schedule().read_amplification())?;
         out.set_item("threads", self.0.threads())?;
+        out.set_item("pinned", self.0.is_pinned())?;
         Ok(out)
     }
 

@@ -21,6 +21,7 @@ mod explain;
 mod inspect;
 mod loader;
 pub mod notices;
+mod pinning;
 mod position;
 mod snapshot;
 
@@ -41,7 +42,7 @@ pub use forebay_plan as plan;
 pub use forebay_plan::schedule::{EpochEnd, Shuffle};
 pub use forebay_plan::{
     BadRows, BatchSize, Encoding, Format, ImageMode, ImageOp, JobFile, Lists, LoaderOptions,
-    LoaderState, MapImage, OnError, ParquetSink, ParquetSource, Plan, PlanBuilder, Sink,
+    LoaderState, MapImage, OnError, ParquetSink, ParquetSource, PinMemory, Plan, PlanBuilder, Sink,
     SnapshotId, Source, StateProgress, Step, StorageOptions, Subsampling, WriteMode, merge_states,
 };
 pub use inspect::{Inspect, InspectFile, inspect};

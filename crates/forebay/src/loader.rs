@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 use forebay_core::sync::lock;
 use forebay_core::{ByteBudget, Error, ErrorKind, Result};
 use forebay_exec::{Delivered, EpochRun, LoaderConfig, OutputOptions, Share, Stats};
-use forebay_feed::{Backing, Batch, Heap};
+use forebay_feed::{Backing, Batch};
 use forebay_plan::schedule::{DEFAULT_MIX, LaneProgress, Schedule, ScheduleSpec};
 use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, Source, StateProgress, Step};
 
 use crate::dataset::Dataset;
 use crate::position::{Place, Position, Turn};
-use crate::{Tick, machine};
+use crate::{Tick, machine, pinning};
 
 /// Epochs of batches over a dataset. Cheap to clone; clones share the position.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ struct Shared {
     current: Mutex<Arc<forebay_exec::Loader>>,
     position: Mutex<Position>,
     options: LoaderOptions,
+    /// What slabs are made of.
+    backing: Arc<dyn Backing>,
     snapshot: OnceLock<SnapshotId>,
     /// Whether it was said that ranks share lanes.
     said: Once,
@@ -43,17 +45,19 @@ fn launcher(name: &str) -> Result<Option<u64>> {
 
 impl Loader {
     /// Opens a loader under a budget. Rows are counted where filters make that necessary; `tick`
-    /// may stop it.
+    /// may stop it. Where batches are pinned, the CUDA driver is started on the device that is current
+    /// on this thread.
     pub fn open(
         dataset: &Dataset,
         options: &LoaderOptions,
         budget: &ByteBudget,
         tick: Tick<'_>,
     ) -> Result<Self> {
-        Self::open_in(dataset, options, budget, Arc::new(Heap), tick)
+        options.validate()?;
+        Self::open_in(dataset, options, budget, pinning::backing(options.pin_memory), tick)
     }
 
-    /// [`Self::open`] with slabs of another kind of memory.
+    /// [`Self::open`] with slabs of another kind of memory, whatever the options say about pinning.
     pub fn open_in(
         dataset: &Dataset,
         options: &LoaderOptions,
@@ -64,11 +68,6 @@ impl Loader {
         options.validate()?;
         options.check_counts(dataset.plan())?;
         options.check_bad_rows(dataset.plan())?;
-        if options.pin_memory == Some(true) {
-            tracing::warn!(
-                "pin_memory: there is no CUDA device here; batches stay in ordinary memory"
-            );
-        }
         // Explicit arguments first, the launcher's variables second, one process otherwise. Half
         // of a pair is an error rather than a guess.
         let (rank, world) = match (options.rank, options.world_size) {
@@ -124,7 +123,7 @@ impl Loader {
             memory_limit: options.memory_limit,
             prefetch: options.prefetch.map(|n| n as usize),
             bad_rows: options.bad_rows.clone(),
-            backing,
+            backing: Arc::clone(&backing),
         };
         let inner = forebay_exec::Loader::open(dataset.pipeline().clone(), config, budget, tick)?;
         Ok(Self(Arc::new(Shared {
@@ -132,6 +131,7 @@ impl Loader {
             opened: inner,
             position: Mutex::default(),
             options: options.clone(),
+            backing,
             snapshot: OnceLock::new(),
             said: Once::new(),
         })))
@@ -174,6 +174,11 @@ impl Loader {
     /// CPU threads.
     pub fn threads(&self) -> usize {
         self.0.opened.threads()
+    }
+
+    /// Whether batches are in page-locked memory.
+    pub fn is_pinned(&self) -> bool {
+        self.0.backing.is_pinned()
     }
 
     /// The epoch that the next [`Self::iter`] delivers.

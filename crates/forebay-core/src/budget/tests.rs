@@ -115,9 +115,11 @@ mod rules {
         a.set_ahead(50);
         let mut batch = poll(&mut a.reserve(1, 40)).unwrap();
         assert!(poll(&mut a.reserve(2, 40)).is_none());
-        batch.set_kind(Held::Consumer);
-        assert!(poll(&mut a.reserve(2, 40)).is_some());
-        assert!(poll(&mut a.reserve(2, 60)).is_none());
+        for kind in [Held::Consumer, Held::Device] {
+            batch.set_kind(kind);
+            assert!(poll(&mut a.reserve(2, 40)).is_some());
+            assert!(poll(&mut a.reserve(2, 60)).is_none());
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ use forebay_core::{Error, ErrorKind, Result, text};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use super::Quarantine;
+
 /// Slabs are whole pages, so that they can be pinned and shared by themselves.
 pub(super) const PAGE: usize = 4096;
 
@@ -23,6 +25,11 @@ pub trait Backing: Debug + Send + Sync {
     /// # Errors
     /// No memory of this kind is left.
     fn map(&self, bytes: usize) -> Result<Block>;
+
+    /// Whether the memory is page-locked, so that a device copies from it by itself.
+    fn is_pinned(&self) -> bool {
+        false
+    }
 }
 
 /// Page-aligned memory that belongs to whoever holds the value; dropping it gives the memory back.
@@ -30,8 +37,10 @@ pub struct Block {
     at: NonNull<u8>,
     len: usize,
     segment: Option<Arc<Segment>>,
+    /// Where it waits between its release and its next use, if it has to.
+    pub(super) quarantine: Option<Arc<Quarantine>>,
     /// Held for its drop.
-    _owner: Box<dyn Send + Sync>,
+    owner: Box<dyn Send + Sync>,
 }
 
 // SAFETY: a block is plain memory that belongs to it alone; nothing in it is tied to a thread.
@@ -46,11 +55,23 @@ impl Block {
     /// From `at` on, `len` bytes are initialised, can be read and written, and are used by nobody else
     /// in this process until `owner` is dropped.
     pub unsafe fn new(at: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> Self {
-        Self { at, len, segment: None, _owner: owner }
+        Self { at, len, segment: None, quarantine: None, owner }
+    }
+
+    /// The block with a guard, which is dropped before the memory is given back.
+    pub fn guarded(self, guard: Box<dyn Send + Sync>) -> Self {
+        // A tuple drops its fields in order.
+        Self { owner: Box::new((guard, self.owner)), ..self }
+    }
+
+    /// The block as one that something outside of the engine reads: a slab over it is in quarantine
+    /// between its release and its home.
+    pub fn quarantined(self, quarantine: &Arc<Quarantine>) -> Self {
+        Self { quarantine: Some(Arc::clone(quarantine)), ..self }
     }
 
     /// Address of the first byte.
-    pub(super) fn at(&self) -> *mut u8 {
+    pub fn at(&self) -> *mut u8 {
         self.at.as_ptr()
     }
 
@@ -108,7 +129,7 @@ fn mapped(at: *mut std::ffi::c_void, len: usize, segment: Option<Arc<Segment>>) 
         // and its failure (no huge pages in this kernel) costs speed only.
         let _ = unsafe { madvise(at.as_ptr().cast(), len, Advice::LinuxHugepage) };
     }
-    Ok(Block { at, len, segment, _owner: Box::new(Mapping { at, len }) })
+    Ok(Block { at, len, segment, quarantine: None, owner: Box::new(Mapping { at, len }) })
 }
 
 fn no_memory(len: usize, cause: rustix::io::Errno) -> Error {
@@ -203,7 +224,7 @@ impl Segment {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

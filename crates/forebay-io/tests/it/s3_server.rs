@@ -106,6 +106,8 @@ impl S3Server {
                 "-ip=127.0.0.1",
                 "-ip.bind=127.0.0.1",
                 "-volume.max=50",
+                // By default it refuses to write when 1% of the disk is left, however large the disk.
+                "-volume.minFreeSpace=100MiB",
                 "-master.volumeSizeLimitMB=64",
             ])
             .arg(format!("-dir={}", folder.join("data").display()))

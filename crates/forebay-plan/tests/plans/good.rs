@@ -398,6 +398,21 @@ fn the_hash_covers_what_decides_the_samples() {
 }
 
 #[test]
+fn words_of_pin_memory() {
+    for (word, meaning) in [
+        ("", PinMemory::Auto),
+        (r#", "pin_memory": "auto""#, PinMemory::Auto),
+        (r#", "pin_memory": true"#, PinMemory::Always),
+        (r#", "pin_memory": false"#, PinMemory::Never),
+    ] {
+        let json = format!(r#"{{"batch_size": 1{word}}}"#);
+        let options = LoaderOptions::from_json(&json).unwrap();
+        assert_eq!(options.pin_memory, meaning);
+        assert_eq!(LoaderOptions::from_json(&options.to_json()).unwrap(), options);
+    }
+}
+
+#[test]
 fn loader_arguments() {
     let options = LoaderOptions::from_json(
         r#"{"global_batch_size": 1024, "shuffle": "none", "seed": 7, "rank": 1, "world_size": 4,
@@ -418,6 +433,7 @@ fn loader_arguments() {
     assert_eq!(fill.get("other"), None);
     assert_eq!(fill.columns().collect::<Vec<_>>(), ["age", "price", "x"]);
     assert_eq!(options.lists.get("tags"), Some(&Lists::Ragged));
+    assert_eq!(options.pin_memory, PinMemory::Never);
     assert_eq!(options.format, Format::Numpy);
     assert_eq!(options.memory_limit, Some(2 << 30));
     assert_eq!(options.prefetch, Some(0));

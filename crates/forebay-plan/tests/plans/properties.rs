@@ -352,7 +352,7 @@ fn loader() -> impl Strategy<Value = LoaderOptions> {
     );
     let third = (
         lists,
-        any::<Option<bool>>(),
+        select(vec![PinMemory::Auto, PinMemory::Always, PinMemory::Never]),
         option::of(1u64..64),
         option::of(1u64 << 20..1 << 50),
         option::of(0u64..9),
