@@ -11,7 +11,7 @@ use super::output::Output;
 use super::pixels::Picture;
 use super::resample::{self, Order, SourceBox, View};
 use super::weights::Axis;
-use super::{Limits, Scratch, grown, jpeg, mode};
+use super::{Limits, Scratch, grown, jpeg, mode, quads};
 
 /// What the passes need to know beside the stages.
 pub(super) struct Chain<'a> {
@@ -35,7 +35,7 @@ impl Chain<'_> {
         let last = self.passes(scratch, bytes, header, stages, padded, Some(&mut *out))?;
         let Some(Last { now, step, channels }) = last else { return Ok(()) };
         let pixels = scratch.buffers.get(now.buffer).map(Vec::as_slice).unwrap_or_default();
-        self.output.write(pixels, (step, channels), now.view, now.flip, out);
+        self.output.write(pixels, (step, channels), now.view, now.flip, 0, out);
         Ok(())
     }
 
@@ -91,13 +91,20 @@ impl Chain<'_> {
                     }
                 }
                 Stage::Fit { crop, resize: Some((full, kernel)), window, flip, upside_down } => {
+                    let last = i + 1 == stages.len() && !upside_down;
+                    if let Some(out) = out.as_deref_mut().filter(|_| last && step == 4)
+                        && quads::can(kernel)
+                    {
+                        let mut each = |first: usize, rows: &[u8]| {
+                            let view = View::whole(window.w, (rows.len() / step) as u32 / window.w);
+                            self.output.write(rows, (step, channels), view, flip, first, out);
+                        };
+                        now.resize_quads(scratch, crop, full, kernel, order, window, &mut each)?;
+                        return Ok(None);
+                    }
                     let into = (now.buffer + 1) % 3;
                     let straight = out.as_deref_mut().filter(|_| {
-                        i + 1 == stages.len()
-                            && !flip
-                            && step == channels
-                            && !upside_down
-                            && self.output.is_pixels(channels)
+                        last && !flip && step == channels && self.output.is_pixels(channels)
                     });
                     let is_done = straight.is_some();
                     let mut target =
@@ -295,24 +302,68 @@ impl Now {
         }
     }
 
+    /// The part of a crop that is there, and where its corner lies within the crop.
+    fn within(&self, crop: Rect) -> (View, f64, f64) {
+        let view = self.part(crop);
+        let left = f64::from(view.x - self.view.x) + self.x - crop.x as f64 / self.shrink;
+        let top = f64::from(view.y - self.view.y) + self.y - crop.y as f64 / self.shrink;
+        (view, left, top)
+    }
+
+    /// Resizes pixels of four bytes, a few rows of the target at a time.
+    #[allow(clippy::too_many_arguments)] // As the stage has them.
+    fn resize_quads(
+        &self,
+        scratch: &mut Scratch,
+        crop: Rect,
+        [full_h, full_w]: Size,
+        kernel: geometry::Kernel,
+        order: Order,
+        window: Rect,
+        each: quads::Band<'_>,
+    ) -> Result<()> {
+        let Scratch { buffers, quads, .. } = scratch;
+        let pixels = buffers.get(self.buffer).map(Vec::as_slice).unwrap_or_default();
+        let (view, left, top) = self.within(crop);
+        let axis = |len: u32, full: u32, first: i64, count: u32, left: f64, have: u32| Axis {
+            len: f64::from(len) / self.shrink,
+            full,
+            first: first as u32,
+            count,
+            left,
+            have,
+        };
+        let rows = axis(crop.w, full_w, window.x, window.w, left, view.w);
+        let columns = axis(crop.h, full_h, window.y, window.h, top, view.h);
+        quads.resize(pixels, view, &rows, &columns, kernel, order, each)
+    }
+
     #[allow(clippy::too_many_arguments)] // As the stage has them.
     fn resize(
         &self,
         scratch: &mut Scratch,
         channels: usize,
         crop: Rect,
-        [full_h, full_w]: Size,
+        full: Size,
         kernel: geometry::Kernel,
         order: Order,
         window: Rect,
         out: &mut [u8],
     ) -> Result<()> {
-        let Scratch { buffers, between, resizer, columns, quads, .. } = scratch;
+        if channels == 4 && quads::can(kernel) {
+            let row_bytes = window.w as usize * 4;
+            let mut each = |first: usize, rows: &[u8]| {
+                let at = first * row_bytes;
+                if let Some(out) = out.get_mut(at..at + rows.len()) {
+                    out.copy_from_slice(rows);
+                }
+            };
+            return self.resize_quads(scratch, crop, full, kernel, order, window, &mut each);
+        }
+        let [full_h, full_w] = full;
+        let Scratch { buffers, between, resizer, columns, .. } = scratch;
         let pixels = buffers.get(self.buffer).map(Vec::as_slice).unwrap_or_default();
-        let view = self.part(crop);
-        // The view's corner within the crop.
-        let left = f64::from(view.x - self.view.x) + self.x - crop.x as f64 / self.shrink;
-        let top = f64::from(view.y - self.view.y) + self.y - crop.y as f64 / self.shrink;
+        let (view, left, top) = self.within(crop);
         if kernel.interpolation == Interpolation::Nearest {
             let origin = (left as u32, top as u32);
             let at = (window.x as u32, window.y as u32);
@@ -330,19 +381,6 @@ impl Now {
                 out,
             );
             return Ok(());
-        }
-        if channels == 4 && (kernel.antialias || kernel.interpolation == Interpolation::Bilinear) {
-            let axis = |len: u32, full: u32, first: i64, count: u32, left: f64, have: u32| Axis {
-                len: f64::from(len) / self.shrink,
-                full,
-                first: first as u32,
-                count,
-                left,
-                have,
-            };
-            let rows = axis(crop.w, full_w, window.x, window.w, left, view.w);
-            let columns = axis(crop.h, full_h, window.y, window.h, top, view.h);
-            return quads.resize(pixels, view, &rows, &columns, kernel, order, out);
         }
         // One rounding, so that a whole picture is exactly that.
         let scaled =

@@ -5,8 +5,12 @@
 //! their way in and out, so that a target pixel's weights serve 32 bytes at once. The sums are those
 //! of the library behind [`super::resample`], to the bit (a test holds them against each other), in a
 //! fraction of its time.
+//!
+//! The target is made eight rows at a time, and handed on while they are in the first-level cache: what
+//! stands between the passes, and what is made of the target next, need no trip to memory.
 
 use forebay_core::Result;
+use forebay_plan::Interpolation;
 
 use super::geometry::Kernel;
 use super::resample::{Order, View};
@@ -20,6 +24,12 @@ const PIXELS: usize = LINE / 4;
 type Line = [u8; LINE];
 static NOTHING: Line = [0; LINE];
 
+/// Whether resizes with this kernel are done here.
+pub(super) fn can(kernel: Kernel) -> bool {
+    kernel.interpolation == Interpolation::Bilinear
+        || (kernel.antialias && kernel.interpolation == Interpolation::Bicubic)
+}
+
 /// Resizes, in working memory that is used again.
 #[derive(Debug, Default)]
 pub(super) struct Quads {
@@ -27,17 +37,21 @@ pub(super) struct Quads {
     rows: Weights,
     between: Vec<u8>,
     block: Vec<Line>,
+    band: Vec<u8>,
 }
+
+/// Takes the target's rows: the number of the first, and the pixels of all.
+pub(super) type Band<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 impl Quads {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let lines = self.block.capacity() * LINE + self.between.capacity();
-        lines + self.columns.bytes() + self.rows.bytes()
+        lines + self.band.capacity() + self.columns.bytes() + self.rows.bytes()
     }
 
-    /// Resizes the view, along rows as `rows` says and along columns as `columns` says. `out` has
-    /// exactly the target's bytes.
+    /// Resizes the view, along rows as `rows` says and along columns as `columns` says, and hands the
+    /// target to `each`, a few rows at a time from the first on.
     #[allow(clippy::too_many_arguments)] // Two axes and two buffers; a struct would only rename them.
     pub fn resize(
         &mut self,
@@ -47,7 +61,7 @@ impl Quads {
         columns: &Axis,
         kernel: Kernel,
         order: Order,
-        out: &mut [u8],
+        each: Band<'_>,
     ) -> Result<()> {
         let (along_rows, along_columns) = (!rows.is_copy(), !columns.is_copy());
         // Pixels that no weight falls on are left out; a pass that copies still cuts the window.
@@ -62,52 +76,71 @@ impl Quads {
         let view = View { x: view.x + x, y: view.y + y, w, h, ..view };
         let middle = match order {
             Order::RowsFirst => View::whole(rows.count, view.h),
-            Order::Any => View::whole(view.w, columns.count),
+            Order::Any => View::whole(view.w, (PIXELS as u32).min(columns.count)),
         };
         if along_rows && along_columns {
             super::grown(&mut self.between, middle.w as usize * middle.h as usize * 4)?;
         }
-        let work = Work { along_rows, along_columns, order, view, middle, to_w: rows.count };
+        super::grown(&mut self.band, rows.count as usize * PIXELS * 4)?;
+        let to = (rows.count, columns.count);
+        let work = Work { along_rows, along_columns, order, view, middle, to };
         #[cfg(target_arch = "x86_64")]
         if let Some(unit) = avx2::Unit::here() {
             // SAFETY: the function needs AVX2, which this processor has, as `unit` proves.
-            unsafe { self.passes_avx2(unit, pixels, work, out) };
+            unsafe { self.passes_avx2(unit, pixels, work, each) };
             return Ok(());
         }
-        self.passes(Portable, pixels, work, out);
+        self.passes(Portable, pixels, work, each);
         Ok(())
     }
 
     /// The same code in one function with its vector instructions, so that they are inlined.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn passes_avx2(&mut self, unit: avx2::Unit, pixels: &[u8], work: Work, out: &mut [u8]) {
-        self.passes(unit, pixels, work, out);
+    fn passes_avx2(&mut self, unit: avx2::Unit, pixels: &[u8], work: Work, each: Band<'_>) {
+        self.passes(unit, pixels, work, each);
     }
 
     #[inline(always)]
-    fn passes(&mut self, unit: impl Unit, pixels: &[u8], work: Work, out: &mut [u8]) {
-        let Self { columns, rows, between, block } = self;
-        let Work { view, middle, to_w, .. } = work;
-        let length = middle.w as usize * middle.h as usize * 4;
-        let between = between.get_mut(..length).unwrap_or_default();
-        match (work.along_rows, work.along_columns) {
-            (true, true) if work.order == Order::RowsFirst => {
-                sum_rows(unit, rows, pixels, view, block, to_w, between);
-                sum_columns(unit, columns, between, middle, out);
-            }
-            (true, true) => {
-                sum_columns(unit, columns, pixels, view, between);
-                sum_rows(unit, rows, between, middle, block, to_w, out);
-            }
-            (true, false) => sum_rows(unit, rows, pixels, view, block, to_w, out),
-            (false, true) => sum_columns(unit, columns, pixels, view, out),
-            (false, false) => {
-                let row_bytes = (view.w as usize * 4).max(1);
-                for (y, out) in (0..view.h).zip(out.chunks_exact_mut(row_bytes)) {
-                    out.copy_from_slice(view.row(pixels, 4, y));
+    fn passes(&mut self, unit: impl Unit, pixels: &[u8], work: Work, each: Band<'_>) {
+        let Self { columns, rows, between, block, band } = self;
+        let Work { along_rows, along_columns, view, middle, to: (to_w, to_h), .. } = work;
+        let rows_first = work.order == Order::RowsFirst && along_rows && along_columns;
+        if rows_first {
+            let length = middle.w as usize * middle.h as usize * 4;
+            let between = between.get_mut(..length).unwrap_or_default();
+            sum_rows(unit, rows, pixels, view, block, to_w, between);
+        }
+        let precision = columns.precision();
+        let mut spans = columns.spans();
+        for first in (0..to_h).step_by(PIXELS) {
+            let n = (PIXELS as u32).min(to_h - first);
+            let band = band.get_mut(..n as usize * to_w as usize * 4).unwrap_or_default();
+            let own = spans.by_ref().take(n as usize);
+            match (along_rows, along_columns) {
+                (true, true) if rows_first => {
+                    sum_columns(unit, own, precision, between, middle, band);
+                }
+                (true, true) => {
+                    let summed = View::whole(middle.w, n);
+                    let length = summed.w as usize * n as usize * 4;
+                    let between = between.get_mut(..length).unwrap_or_default();
+                    sum_columns(unit, own, precision, pixels, view, between);
+                    sum_rows(unit, rows, between, summed, block, to_w, band);
+                }
+                (true, false) => {
+                    let view = View { y: view.y + first, h: n, ..view };
+                    sum_rows(unit, rows, pixels, view, block, to_w, band);
+                }
+                (false, true) => sum_columns(unit, own, precision, pixels, view, band),
+                (false, false) => {
+                    let row_bytes = (view.w as usize * 4).max(1);
+                    for (y, out) in (first..).zip(band.chunks_exact_mut(row_bytes)) {
+                        out.copy_from_slice(view.row(pixels, 4, y));
+                    }
                 }
             }
+            each(first as usize, band);
         }
     }
 }
@@ -119,22 +152,28 @@ struct Work {
     along_columns: bool,
     order: Order,
     view: View,
-    /// What is there between two passes.
+    /// What is there between two passes: everything, or what a few rows of the target need.
     middle: View,
-    /// Width of the target.
-    to_w: u32,
+    /// Width and height of the target.
+    to: (u32, u32),
 }
 
 /// One target row after another: a weighted sum of source rows.
 #[inline(always)]
-fn sum_columns(unit: impl Unit, weights: &Weights, pixels: &[u8], view: View, out: &mut [u8]) {
+fn sum_columns<'a>(
+    unit: impl Unit,
+    spans: impl Iterator<Item = (usize, &'a [i32])>,
+    precision: u32,
+    pixels: &[u8],
+    view: View,
+    out: &mut [u8],
+) {
     let row_bytes = (view.w as usize * 4).max(1);
     let last = view.h.saturating_sub(1);
     let row = |y: usize| view.row(pixels, 4, (y as u32).min(last)).as_chunks::<LINE>();
-    let precision = weights.precision();
-    let mut sources = Vec::with_capacity(weights.per_target());
-    let mut tails = Vec::with_capacity(weights.per_target());
-    for ((start, pairs), out) in weights.spans().zip(out.chunks_exact_mut(row_bytes)) {
+    let mut sources = Vec::new();
+    let mut tails = Vec::new();
+    for ((start, pairs), out) in spans.zip(out.chunks_exact_mut(row_bytes)) {
         sources.clear();
         tails.clear();
         for y in (start..).step_by(2).take(pairs.len()) {
@@ -423,7 +462,6 @@ mod avx2 {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-    use forebay_plan::Interpolation;
     use proptest::prelude::*;
 
     use super::*;
@@ -458,7 +496,12 @@ mod tests {
     ) -> Vec<u8> {
         let mut out = vec![0; (rows.count * columns.count * 4) as usize];
         let mut quads = Quads::default();
-        quads.resize(from, View::whole(w, h), &rows, &columns, how.0, how.1, &mut out).unwrap();
+        let mut each = |first: usize, band: &[u8]| {
+            let at = first * rows.count as usize * 4;
+            out[at..at + band.len()].copy_from_slice(band);
+        };
+        let view = View::whole(w, h);
+        quads.resize(from, view, &rows, &columns, how.0, how.1, &mut each).unwrap();
         out
     }
 
