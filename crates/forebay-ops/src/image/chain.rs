@@ -10,7 +10,7 @@ use super::geometry::{self, Outside, Rect, Size, Stage};
 use super::output::Output;
 use super::pixels::Picture;
 use super::resample::{self, Order, SourceBox, View};
-use super::weights::Axis;
+use super::weights::{Axis, Sums};
 use super::{Limits, Scratch, grown, jpeg, mode, quads};
 
 /// What the passes need to know beside the stages.
@@ -335,7 +335,9 @@ impl Now {
         };
         let rows = axis(crop.w, full_w, window.x, window.w, left, view.w);
         let columns = axis(crop.h, full_h, window.y, window.h, top, view.h);
-        quads.resize(pixels, view, &rows, &columns, kernel, order, each)
+        let coarse = order == Order::Any && kernel.interpolation == Interpolation::Bilinear;
+        let sums = if coarse { Sums::Coarse } else { Sums::Full };
+        quads.resize(pixels, view, &rows, &columns, kernel, (order, sums), each)
     }
 
     #[allow(clippy::too_many_arguments)] // As the stage has them.

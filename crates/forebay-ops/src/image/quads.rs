@@ -8,13 +8,15 @@
 //!
 //! The target is made eight rows at a time, and handed on while they are in the first-level cache: what
 //! stands between the passes, and what is made of the target next, need no trip to memory.
+//!
+//! With [`Sums::Coarse`], weights are bytes instead, and a sum takes half as many instructions.
 
 use forebay_core::Result;
 use forebay_plan::Interpolation;
 
 use super::geometry::Kernel;
 use super::resample::{Order, View};
-use super::weights::{Axis, Weights};
+use super::weights::{Axis, Sums, Weights};
 
 /// Bytes that are worked on together.
 const LINE: usize = 32;
@@ -60,7 +62,7 @@ impl Quads {
         rows: &Axis,
         columns: &Axis,
         kernel: Kernel,
-        order: Order,
+        (order, sums): (Order, Sums),
         each: Band<'_>,
     ) -> Result<()> {
         let (along_rows, along_columns) = (!rows.is_copy(), !columns.is_copy());
@@ -68,7 +70,7 @@ impl Quads {
         let part = |weights: &mut Weights, axis: &Axis| match axis.is_copy() {
             true => ((f64::from(axis.first) - axis.left) as u32, axis.count),
             false => {
-                weights.compute(axis, kernel);
+                weights.compute(axis, kernel, sums);
                 weights.trim(axis.have)
             }
         };
@@ -87,17 +89,25 @@ impl Quads {
         #[cfg(target_arch = "x86_64")]
         if let Some(unit) = avx2::Unit::here() {
             // SAFETY: the function needs AVX2, which this processor has, as `unit` proves.
-            unsafe { self.passes_avx2(unit, pixels, work, each) };
+            unsafe {
+                match sums {
+                    Sums::Full => self.passes_avx2(unit, pixels, work, each),
+                    Sums::Coarse => self.passes_avx2(avx2::Coarse(unit), pixels, work, each),
+                }
+            }
             return Ok(());
         }
-        self.passes(Portable, pixels, work, each);
+        match sums {
+            Sums::Full => self.passes(Portable, pixels, work, each),
+            Sums::Coarse => self.passes(PortableCoarse, pixels, work, each),
+        }
         Ok(())
     }
 
     /// The same code in one function with its vector instructions, so that they are inlined.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn passes_avx2(&mut self, unit: avx2::Unit, pixels: &[u8], work: Work, each: Band<'_>) {
+    fn passes_avx2(&mut self, unit: impl Unit, pixels: &[u8], work: Work, each: Band<'_>) {
         self.passes(unit, pixels, work, each);
     }
 
@@ -345,23 +355,52 @@ impl Unit for Portable {
     }
 
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
-        let mut turned = [[0; LINE]; PIXELS];
-        for (i, out) in turned.iter_mut().enumerate() {
-            for (out, line) in out.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
-                if let Some(pixel) = line.as_chunks::<4>().0.get(i) {
-                    *out = *pixel;
-                }
+        turned(lines)
+    }
+}
+
+/// Every processor, with [`Sums::Coarse`].
+#[derive(Clone, Copy)]
+struct PortableCoarse;
+
+impl Unit for PortableCoarse {
+    fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, _: u32) -> Line {
+        let mut sums = [COARSE_HALF; LINE];
+        for ([a, b], pair) in terms {
+            let [low, high, ..] = pair.to_le_bytes().map(i16::from);
+            for (sum, (a, b)) in sums.iter_mut().zip(a.into_iter().zip(b)) {
+                *sum += (i16::from(a) - 128) * low + (i16::from(b) - 128) * high;
             }
         }
-        turned
+        sums.map(|sum| ((sum >> 8) + 128) as u8)
     }
+
+    fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+        turned(lines)
+    }
+}
+
+/// What rounds a coarse sum. One below a half: a weight of 255, which stands for 256 where it is the
+/// only one, copies every pixel then.
+const COARSE_HALF: i16 = 127;
+
+fn turned(lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+    let mut turned = [[0; LINE]; PIXELS];
+    for (i, out) in turned.iter_mut().enumerate() {
+        for (out, line) in out.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
+            if let Some(pixel) = line.as_chunks::<4>().0.get(i) {
+                *out = *pixel;
+            }
+        }
+    }
+    turned
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::*;
 
-    use super::{Line, PIXELS};
+    use super::{COARSE_HALF, Line, PIXELS};
 
     /// A processor with AVX2: there is no other way to one of these than [`Unit::here`].
     #[derive(Clone, Copy)]
@@ -384,6 +423,23 @@ mod avx2 {
         fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
             // SAFETY: this processor has AVX2, as `self` proves.
             unsafe { turn(lines) }
+        }
+    }
+
+    /// The same with [`Sums::Coarse`](super::Sums::Coarse).
+    #[derive(Clone, Copy)]
+    pub(super) struct Coarse(pub Unit);
+
+    impl super::Unit for Coarse {
+        #[inline(always)]
+        fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, _: u32) -> Line {
+            // SAFETY: this processor has AVX2, as the unit proves.
+            unsafe { coarse_sum(terms) }
+        }
+
+        #[inline(always)]
+        fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+            self.0.turn(lines)
         }
     }
 
@@ -429,6 +485,26 @@ mod avx2 {
         let (s2, s3) = (_mm256_sra_epi32(s2, bits), _mm256_sra_epi32(s3, bits));
         // Unpacking and packing both stay within halves of 16 bytes, so the order is the old one.
         store(_mm256_packus_epi16(_mm256_packs_epi32(s0, s1), _mm256_packs_epi32(s2, s3)))
+    }
+
+    /// One instruction multiplies bytes by both weights and adds, where the weights have no sign and
+    /// the others have one: pixels less 128.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn coarse_sum(terms: impl Iterator<Item = ([Line; 2], i32)>) -> Line {
+        let middle = _mm256_set1_epi8(-128);
+        let mut sums = [_mm256_set1_epi16(COARSE_HALF); 2];
+        for ([a, b], pair) in terms {
+            let (a, b, weights) = (load(&a), load(&b), _mm256_set1_epi32(pair));
+            for (sum, pairs) in
+                sums.iter_mut().zip([_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)])
+            {
+                let pairs = _mm256_xor_si256(pairs, middle);
+                *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(weights, pairs));
+            }
+        }
+        let [low, high] = sums.map(|sum| _mm256_srai_epi16::<8>(sum));
+        store(_mm256_xor_si256(_mm256_packs_epi16(low, high), middle))
     }
 
     #[inline]
@@ -492,7 +568,7 @@ mod tests {
         (w, h): (u32, u32),
         rows: Axis,
         columns: Axis,
-        how: (Kernel, Order),
+        how: (Kernel, (Order, Sums)),
     ) -> Vec<u8> {
         let mut out = vec![0; (rows.count * columns.count * 4) as usize];
         let mut quads = Quads::default();
@@ -505,6 +581,19 @@ mod tests {
         out
     }
 
+    fn ways() -> impl Strategy<Value = (Kernel, (Order, Sums))> {
+        prop_oneof![kernels().prop_map(full), any::<bool>().prop_map(coarse)]
+    }
+
+    fn full((kernel, order): (Kernel, Order)) -> (Kernel, (Order, Sums)) {
+        (kernel, (order, Sums::Full))
+    }
+
+    fn coarse(antialias: bool) -> (Kernel, (Order, Sums)) {
+        let kernel = Kernel { interpolation: Interpolation::Bilinear, antialias };
+        (kernel, (Order::Any, Sums::Coarse))
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -515,7 +604,8 @@ mod tests {
             how in kernels(), seed: u64,
         ) {
             let source = pixels(w, h, seed);
-            let ours = resized(&source, (w, h), axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h), how);
+            let (rows, columns) = (axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h));
+            let ours = resized(&source, (w, h), rows, columns, full(how));
             let mut theirs = vec![0; ours.len()];
             let from = SourceBox { x: 0.0, y: 0.0, w: f64::from(w), h: f64::from(h) };
             resample::resize(
@@ -525,11 +615,40 @@ mod tests {
             prop_assert_eq!(ours, theirs);
         }
 
+        /// Coarse sums are near the others: weights are off by 1/256, and noise is the worst for them.
+        #[test]
+        fn coarse_sums_are_near(
+            w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
+            antialias: bool, seed: u64,
+        ) {
+            let source = pixels(w, h, seed);
+            let (rows, columns) = (axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h));
+            let how = coarse(antialias);
+            let near = resized(&source, (w, h), rows, columns, how);
+            let exact = resized(&source, (w, h), rows, columns, full((how.0, Order::Any)));
+            let off: Vec<u8> = near.iter().zip(&exact).map(|(a, b)| a.abs_diff(*b)).collect();
+            let mean = off.iter().map(|d| f64::from(*d)).sum::<f64>() / off.len() as f64;
+            prop_assert!(off.iter().all(|d| *d <= 8), "{:?}", off.iter().max());
+            prop_assert!(mean < 1.0, "{}", mean);
+        }
+
+        /// What has one value keeps it.
+        #[test]
+        fn coarse_sums_keep_a_value(
+            w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
+            antialias: bool, value: u8,
+        ) {
+            let source = vec![value; (w * h * 4) as usize];
+            let (rows, columns) = (axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h));
+            let out = resized(&source, (w, h), rows, columns, coarse(antialias));
+            prop_assert!(out.iter().all(|v| *v == value));
+        }
+
         /// Of a window, the same pixels as of the whole.
         #[test]
         fn a_window_is_a_part_of_the_whole(
             w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
-            cut in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0), how in kernels(), seed: u64,
+            cut in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0), how in ways(), seed: u64,
         ) {
             let part = |n: u32, at: f64, len: f64| {
                 let first = (f64::from(n) * at) as u32;
@@ -554,6 +673,11 @@ mod tests {
             if let Some(unit) = avx2::Unit::here() {
                 let terms = || lines.chunks(2).map(|l| [l[0], l[1]]).zip(pairs.map(|p| p & 0x1FFF_1FFF));
                 prop_assert_eq!(unit.sum(terms(), bits), Portable.sum(terms(), bits));
+                // Of coarse weights, both halves are alike, and all sum up to 256 at most.
+                let coarse = |p: i32| (p & 0x3F) << 8 | (p >> 8 & 0x3F);
+                let coarse = |p: i32| coarse(p) << 16 | coarse(p);
+                let terms = || lines.chunks(2).map(|l| [l[0], l[1]]).zip(pairs.map(coarse)).take(2);
+                prop_assert_eq!(avx2::Coarse(unit).sum(terms(), 8), PortableCoarse.sum(terms(), 8));
                 let lines: [Line; 8] = lines.clone().try_into().unwrap();
                 prop_assert_eq!(unit.turn(&lines), Portable.turn(&lines));
             }

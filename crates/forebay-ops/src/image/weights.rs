@@ -15,6 +15,16 @@ use super::geometry::Kernel;
 /// Bits of a sum beside its 8 of result: two are left for a cubic's overshoot.
 const MOST_PRECISION: u32 = 32 - 8 - 2;
 
+/// How exact the sums of a resize are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// Weights of 16 bits: sums are off by a rounding.
+    Full,
+    /// Weights of 8 bits without a sign, that sum up to 256: only for kernels without negative weights.
+    /// A pixel is off by one more, where neighbours differ much.
+    Coarse,
+}
+
 /// One axis of a resize.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Axis {
@@ -39,7 +49,8 @@ impl Axis {
 /// The weights of one axis. Memory is used again from one picture to the next.
 ///
 /// All target pixels have the same number of weights, two by two in a word as the sums take them: the
-/// lower half for a source pixel, the upper half for the one behind it. What is too many is zero, and
+/// lower half for a source pixel, the upper half for the one behind it; of coarse weights, the lower
+/// and the upper byte of both halves. What is too many is zero, and
 /// stands on source pixels that may lie behind the last.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
@@ -86,7 +97,7 @@ impl Weights {
     }
 
     /// Computes the weights.
-    pub fn compute(&mut self, axis: &Axis, kernel: Kernel) {
+    pub fn compute(&mut self, axis: &Axis, kernel: Kernel, sums: Sums) {
         let Self { spans, pairs, per_target, exact, precision } = self;
         let scale = axis.len / f64::from(axis.full);
         let widening = if kernel.antialias { scale.max(1.0) } else { 1.0 };
@@ -142,10 +153,30 @@ impl Weights {
             let start = first.saturating_sub(base as u32).min(axis.have);
             let there = own.iter().skip(skipped as usize).take((axis.have - start) as usize);
             let count = there.len() as u32;
-            let mut there = there.map(|w| i32::from(rounded(w * one)));
-            for pair in targets.next().unwrap_or_default() {
-                let (low, high) = (there.next().unwrap_or(0), there.next().unwrap_or(0));
-                *pair = (high << 16) | (low & 0xFFFF);
+            let pairs = targets.next().unwrap_or_default();
+            match sums {
+                Sums::Full => {
+                    let mut there = there.map(|w| i32::from(rounded(w * one)));
+                    for pair in pairs {
+                        let (low, high) = (there.next().unwrap_or(0), there.next().unwrap_or(0));
+                        *pair = (high << 16) | (low & 0xFFFF);
+                    }
+                }
+                Sums::Coarse => {
+                    // What the weights so far sum up to is rounded, so that all sum up to 256.
+                    let (mut exact, mut so_far) = (0.5, 0);
+                    let mut there = there.map(|w| {
+                        exact += w * 256.0;
+                        let own = exact as i32 - so_far;
+                        so_far += own;
+                        own.min(255)
+                    });
+                    for pair in pairs {
+                        let (low, high) = (there.next().unwrap_or(0), there.next().unwrap_or(0));
+                        let both = (high << 8) | low;
+                        *pair = (both << 16) | both;
+                    }
+                }
             }
             if let Some(span) = spans.get_mut(kept) {
                 *span = (start, count);
