@@ -218,13 +218,16 @@ struct Norm {
     white: f32,
     mean: f32,
     std: f32,
+    by_white: [f32; 2],
+    by_std: [f32; 2],
     /// Whether [`Norm::quick`] is [`Norm::of`] for every byte.
     is_quick: bool,
 }
 
 impl Norm {
     fn new(white: f32, mean: f32, std: f32) -> Self {
-        let norm = Self { white, mean, std, is_quick: false };
+        let (by_white, by_std) = (reciprocal(white), reciprocal(std));
+        let norm = Self { white, mean, std, by_white, by_std, is_quick: false };
         let is_quick = (0..=255).all(|v| norm.quick(v).to_bits() == norm.of(v).to_bits());
         Self { is_quick, ..norm }
     }
@@ -235,17 +238,19 @@ impl Norm {
     }
 
     /// The same by fused multiplication and addition: a division takes a vector unit longer than all
-    /// the rest together. The reciprocal gives a quotient that is one unit off at most, and what is
-    /// left of the dividend then, which is exact, corrects it (Markstein 1990).
+    /// the rest together. With the reciprocal to twice the precision, a quotient is the right one but
+    /// where it is all but between two numbers.
     #[inline(always)]
     fn quick(&self, v: u8) -> f32 {
-        let divided = |x: f32, by: f32| {
-            let reciprocal = 1.0 / by;
-            let quotient = x * reciprocal;
-            (-quotient).mul_add(by, x).mul_add(reciprocal, quotient)
-        };
-        divided(divided(f32::from(v), self.white) - self.mean, self.std)
+        let times = |x: f32, [high, low]: [f32; 2]| x.mul_add(high, x * low);
+        times(times(f32::from(v), self.by_white) - self.mean, self.by_std)
     }
+}
+
+/// The reciprocal, and what is left of it beyond single precision.
+fn reciprocal(x: f32) -> [f32; 2] {
+    let exact = 1.0 / f64::from(x);
+    [exact as f32, (exact - f64::from(exact as f32)) as f32]
 }
 
 /// An element that is written as its bytes, wherever they fall.
@@ -253,10 +258,22 @@ trait Element: Copy {
     const SIZE: usize;
     fn put(self, out: &mut [u8]);
 
-    /// The elements of a line of one channel's bytes; `FMA` where the processor fuses multiplication
-    /// and addition.
+    /// The elements of one channel of a row of pixels, mirrored where `flip` is set; `FMA` where the
+    /// processor fuses multiplication and addition.
     #[inline(always)]
-    fn put_line<const FMA: bool>(line: &[u8], values: Values<'_, Self>, out: &mut [u8]) {
+    fn put_row<const STEP: usize, const FMA: bool>(
+        row: &[[u8; STEP]],
+        channel: usize,
+        flip: bool,
+        values: Values<'_, Self>,
+        out: &mut [u8],
+    ) {
+        by_lines(row, channel, flip, out, |line, out| Self::put_line(line, values, out));
+    }
+
+    /// The elements of a line of one channel's bytes.
+    #[inline(always)]
+    fn put_line(line: &[u8], values: Values<'_, Self>, out: &mut [u8]) {
         for (&v, out) in line.iter().zip(out.chunks_exact_mut(Self::SIZE)) {
             values.table[usize::from(v)].put(out);
         }
@@ -272,7 +289,7 @@ impl Element for u8 {
     }
 
     #[inline(always)]
-    fn put_line<const FMA: bool>(line: &[u8], _: Values<'_, Self>, out: &mut [u8]) {
+    fn put_line(line: &[u8], _: Values<'_, Self>, out: &mut [u8]) {
         out.copy_from_slice(line);
     }
 }
@@ -297,18 +314,55 @@ impl Element for f32 {
     /// The table's own arithmetic instead of the table: these operations round alike everywhere, and
     /// vector units do eight at a time where they look up one.
     #[inline(always)]
-    fn put_line<const FMA: bool>(line: &[u8], values: Values<'_, Self>, out: &mut [u8]) {
-        let out = out.as_chunks_mut::<4>().0;
+    fn put_row<const STEP: usize, const FMA: bool>(
+        row: &[[u8; STEP]],
+        channel: usize,
+        flip: bool,
+        values: Values<'_, Self>,
+        out: &mut [u8],
+    ) {
         let norm = values.norm;
         if FMA && norm.is_quick {
-            for (&v, out) in line.iter().zip(out) {
-                *out = norm.quick(v).to_ne_bytes();
-            }
+            by_values(row, channel, flip, out, |v| norm.quick(v));
         } else {
-            for (&v, out) in line.iter().zip(out) {
-                *out = norm.of(v).to_ne_bytes();
-            }
+            by_values(row, channel, flip, out, |v| norm.of(v));
         }
+    }
+}
+
+/// Floats of one channel of a row. Pixels of four bytes are words, and a word's byte becomes a float
+/// in its place; from others the bytes are taken out first.
+#[inline(always)]
+fn by_values<const STEP: usize>(
+    row: &[[u8; STEP]],
+    channel: usize,
+    flip: bool,
+    out: &mut [u8],
+    value: impl Fn(u8) -> f32,
+) {
+    if STEP != 4 {
+        return by_lines(row, channel, flip, out, |line, out| {
+            for (&v, out) in line.iter().zip(out.as_chunks_mut::<4>().0) {
+                *out = value(v).to_ne_bytes();
+            }
+        });
+    }
+    let pixels = row.as_flattened().as_chunks::<4>().0;
+    let put = |pixels: &[[u8; 4]], out: &mut [[u8; 4]]| {
+        for (pixel, out) in pixels.iter().zip(out) {
+            let word = u32::from_le_bytes(*pixel);
+            *out = value((word >> (8 * channel)) as u8).to_ne_bytes();
+        }
+    };
+    let out = out.as_chunks_mut::<4>().0;
+    if !flip {
+        return put(pixels, out);
+    }
+    let mut mirrored = [[0u8; 4]; LINE];
+    for (pixels, out) in pixels.rchunks(LINE).zip(out.chunks_mut(LINE)) {
+        let Some(mirrored) = mirrored.get_mut(..pixels.len()) else { return };
+        mirrored.iter_mut().zip(pixels.iter().rev()).for_each(|(to, from)| *to = *from);
+        put(mirrored, out);
     }
 }
 
@@ -402,13 +456,12 @@ impl Source<'_> {
                     std::array::from_fn(|_| planes.next().unwrap_or_default());
                 let mut planes =
                     planes.map(|p| p.chunks_exact_mut(row_bytes.max(1)).skip(self.first));
-                let mut line = [0u8; LINE];
                 for y in 0..self.view.h {
                     // A row of pixels stays in the first-level cache for its channels.
                     let row = self.view.row(self.pixels, STEP, y).as_chunks::<STEP>().0;
                     for (c, (plane, values)) in planes.iter_mut().zip(values).enumerate() {
                         let out = plane.next().unwrap_or_default();
-                        one_channel::<T, STEP, FMA>(row, c, self.flip, values, &mut line, out);
+                        T::put_row::<STEP, FMA>(row, c, self.flip, values, out);
                     }
                 }
             }
@@ -433,16 +486,17 @@ fn interleaved<'a, T: Element, const C: usize>(
 /// One channel of a row: its bytes are taken out into a line first, mirrored there, and converted
 /// from there, each in a loop of its own that the compiler turns into vector code.
 #[inline(always)]
-fn one_channel<T: Element, const STEP: usize, const FMA: bool>(
+fn by_lines<const STEP: usize>(
     row: &[[u8; STEP]],
     channel: usize,
     flip: bool,
-    values: Values<'_, T>,
-    line: &mut [u8; LINE],
     out: &mut [u8],
+    put: impl Fn(&[u8], &mut [u8]),
 ) {
-    for (i, out) in out.chunks_mut(LINE * T::SIZE).enumerate() {
-        let n = out.len() / T::SIZE;
+    let size = out.len() / row.len().max(1);
+    let mut line = [0u8; LINE];
+    for (i, out) in out.chunks_mut((LINE * size).max(1)).enumerate() {
+        let n = out.len() / size.max(1);
         let done = i * LINE;
         let pixels = match flip {
             true => row.get((row.len() - done).saturating_sub(n)..row.len() - done),
@@ -455,6 +509,6 @@ fn one_channel<T: Element, const STEP: usize, const FMA: bool>(
         if flip {
             line.reverse();
         }
-        T::put_line::<FMA>(line, values, out);
+        put(line, out);
     }
 }
