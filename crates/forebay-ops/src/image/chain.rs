@@ -1,6 +1,6 @@
 //! A picture's way from its bytes to the slab: decode, turn, pass after pass, write.
 
-use forebay_core::{Error, Layout, Result};
+use forebay_core::{Error, Result};
 use forebay_plan::{ImageMode, Interpolation, PaddingMode, Quality};
 
 use super::encode::{Encoders, Pixels};
@@ -31,8 +31,7 @@ impl Chain<'_> {
         stages: &[Stage],
         out: &mut [u8],
     ) -> Result<()> {
-        let padded = self.output.layout == Layout::Chw;
-        let last = self.passes(scratch, bytes, header, stages, padded, Some(&mut *out))?;
+        let last = self.passes(scratch, bytes, header, stages, Some(&mut *out))?;
         let Some(Last { now, step, channels }) = last else { return Ok(()) };
         let pixels = scratch.buffers.get(now.buffer).map(Vec::as_slice).unwrap_or_default();
         self.output.write(pixels, (step, channels), now.view, now.flip, 0, out);
@@ -49,33 +48,37 @@ impl Chain<'_> {
         stages: &[Stage],
         gaps: bool,
     ) -> Result<(Pixels<'s>, &'s mut Encoders)> {
-        let last = self.passes(scratch, bytes, header, stages, gaps, None)?;
+        let last = self.passes(scratch, bytes, header, stages, None)?;
         let nowhere = || Error::internal("a picture went elsewhere");
-        let Last { mut now, step, channels } = last.ok_or_else(nowhere)?;
+        let Last { mut now, mut step, channels } = last.ok_or_else(nowhere)?;
         if now.flip || !gaps {
             now.tidy(scratch, step);
+        }
+        if !gaps && step != channels {
+            now.close(scratch, step, channels);
+            step = channels;
         }
         let Scratch { buffers, encoders, .. } = scratch;
         let buffer = buffers.get_mut(now.buffer).ok_or_else(nowhere)?;
         Ok((Pixels { buffer, view: now.view, step, channels }, encoders))
     }
 
-    /// All passes. None where the last one wrote to `out` itself. Where pixels may be `padded`, a fourth
-    /// byte can follow three that count.
+    /// All passes. None where the last one wrote to `out` itself. A fourth byte can follow three that
+    /// count.
     fn passes(
         &self,
         scratch: &mut Scratch,
         bytes: &[u8],
         header: &Header,
         stages: &[Stage],
-        padded: bool,
         mut out: Option<&mut [u8]>,
     ) -> Result<Option<Last>> {
         // The resize and the taking apart of pixels are faster on four bytes than on three, and the
         // decoder writes either; what is copied pixel by pixel or stays as it lies has no such gain.
+        // Which it is depends on the stages alone: all layouts and files get the same pixels.
         let only_fits = stages.iter().all(|stage| matches!(stage, Stage::Fit { .. }));
         let resizes = stages.iter().any(|s| matches!(s, Stage::Fit { resize: Some(_), .. }));
-        let padded = only_fits && resizes && padded;
+        let padded = only_fits && resizes;
         let order = if self.quality == Quality::Exact { Order::RowsFirst } else { Order::Any };
         let first = stages.first().copied().unwrap_or(Stage::whole(header.size()));
         let (mut now, mut step) = self.decode(scratch, bytes, header, &first, padded)?;
@@ -284,6 +287,17 @@ impl Now {
             }
         }
         *self = Self::whole(self.buffer, [h, w]);
+    }
+
+    /// Moves pixels together that have `step` bytes each, of which the first `channels` count, and lie
+    /// at the front of their buffer.
+    fn close(&self, scratch: &mut Scratch, step: usize, channels: usize) {
+        let Some(pixels) = scratch.buffers.get_mut(self.buffer) else { return };
+        for i in 0..self.view.w as usize * self.view.h as usize {
+            if (i + 1) * step <= pixels.len() {
+                pixels.copy_within(i * step..i * step + channels, i * channels);
+            }
+        }
     }
 
     /// Turns the view upside down, in its place.

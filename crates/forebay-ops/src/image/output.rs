@@ -258,6 +258,12 @@ trait Element: Copy {
     const SIZE: usize;
     fn put(self, out: &mut [u8]);
 
+    /// The element of a byte.
+    #[inline(always)]
+    fn of(v: u8, values: &Values<'_, Self>) -> Self {
+        values.table[usize::from(v)]
+    }
+
     /// The elements of one channel of a row of pixels, mirrored where `flip` is set; `FMA` where the
     /// processor fuses multiplication and addition.
     #[inline(always)]
@@ -275,13 +281,18 @@ trait Element: Copy {
     #[inline(always)]
     fn put_line(line: &[u8], values: Values<'_, Self>, out: &mut [u8]) {
         for (&v, out) in line.iter().zip(out.chunks_exact_mut(Self::SIZE)) {
-            values.table[usize::from(v)].put(out);
+            Self::of(v, &values).put(out);
         }
     }
 }
 
 impl Element for u8 {
     const SIZE: usize = 1;
+
+    #[inline(always)]
+    fn of(v: u8, _: &Values<'_, Self>) -> Self {
+        v
+    }
 
     #[inline(always)]
     fn put(self, out: &mut [u8]) {
@@ -442,10 +453,11 @@ impl Source<'_> {
                 for (y, out) in (0..self.view.h).zip(rows) {
                     let row = self.view.row(self.pixels, STEP, y);
                     let out = out.chunks_exact_mut(C * T::SIZE);
+                    let pixels = row.as_chunks::<STEP>().0.iter();
                     if self.flip {
-                        interleaved(row.rchunks_exact(STEP), values, out);
+                        interleaved(pixels.rev(), values, out);
                     } else {
-                        interleaved(row.chunks_exact(STEP), values, out);
+                        interleaved(pixels, values, out);
                     }
                 }
             }
@@ -470,15 +482,15 @@ impl Source<'_> {
 }
 
 #[inline(always)]
-fn interleaved<'a, T: Element, const C: usize>(
-    row: impl Iterator<Item = &'a [u8]>,
+fn interleaved<'a, T: Element, const C: usize, const STEP: usize>(
+    row: impl Iterator<Item = &'a [u8; STEP]>,
     values: [Values<'_, T>; C],
     out: std::slice::ChunksExactMut<'_, u8>,
 ) {
     for (pixel, out) in row.zip(out) {
         let out = out.chunks_exact_mut(T::SIZE);
         for ((&v, values), out) in pixel.iter().zip(values).zip(out) {
-            values.table[usize::from(v)].put(out);
+            T::of(v, &values).put(out);
         }
     }
 }

@@ -70,7 +70,10 @@ impl Quads {
         let part = |weights: &mut Weights, axis: &Axis| match axis.is_copy() {
             true => ((f64::from(axis.first) - axis.left) as u32, axis.count),
             false => {
-                weights.compute(axis, kernel, sums);
+                match sums {
+                    Sums::Full => weights.compute(axis, kernel),
+                    Sums::Coarse => weights.compute_coarse(axis, kernel),
+                }
                 weights.trim(axis.have)
             }
         };
@@ -140,12 +143,6 @@ impl Quads {
                     let length = summed.w as usize * n as usize * 4;
                     let between = between.get_mut(..length).unwrap_or_default();
                     sum_columns(unit, own, precision, pixels, view, between);
-                    // The next rows come near while these are summed.
-                    let next = columns.reach(first as usize + PIXELS, PIXELS);
-                    let seen = columns.reach(first as usize, PIXELS).end;
-                    for y in next.start.max(seen)..next.end.min(view.h as usize) {
-                        unit.fetch(view.row(pixels, 4, y as u32));
-                    }
                     sum_rows(unit, rows, between, summed, block, to_w, band);
                 }
                 (true, false) => {
@@ -346,10 +343,6 @@ trait Unit: Copy {
 
     /// Rows of a block become its columns; a pixel stays together.
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS];
-
-    /// Asks for bytes that are read soon.
-    #[inline(always)]
-    fn fetch(self, _: &[u8]) {}
 }
 
 /// Every processor.
@@ -438,14 +431,6 @@ mod avx2 {
             // SAFETY: this processor has AVX2, as `self` proves.
             unsafe { turn(lines) }
         }
-
-        #[inline(always)]
-        fn fetch(self, bytes: &[u8]) {
-            for line in bytes.chunks(64) {
-                // SAFETY: every x86-64 processor has SSE, and a prefetch reads nothing.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
-            }
-        }
     }
 
     /// The same with [`Sums::Coarse`](super::Sums::Coarse).
@@ -462,11 +447,6 @@ mod avx2 {
         #[inline(always)]
         fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
             self.0.turn(lines)
-        }
-
-        #[inline(always)]
-        fn fetch(self, bytes: &[u8]) {
-            self.0.fetch(bytes);
         }
     }
 

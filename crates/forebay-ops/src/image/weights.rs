@@ -84,16 +84,6 @@ impl Weights {
         starts.zip(self.pairs.chunks_exact(self.per_target.max(1)))
     }
 
-    /// The source pixels under `count` target pixels from `first` on; they may lie behind the last.
-    pub fn reach(&self, first: usize, count: usize) -> std::ops::Range<usize> {
-        let end = (first + count).min(self.spans.len());
-        match self.spans.get(first..end) {
-            Some([(start, _), .., (last, n)]) => *start as usize..(last + n) as usize,
-            Some([(start, n)]) => *start as usize..(start + n) as usize,
-            _ => 0..0,
-        }
-    }
-
     /// The source pixels, of `have`, that weights fall on: the first, and how many. From here on,
     /// spans count from that first one.
     pub fn trim(&mut self, have: u32) -> (u32, u32) {
@@ -107,7 +97,7 @@ impl Weights {
     }
 
     /// Computes the weights.
-    pub fn compute(&mut self, axis: &Axis, kernel: Kernel, sums: Sums) {
+    pub fn compute(&mut self, axis: &Axis, kernel: Kernel) {
         let Self { spans, pairs, per_target, exact, precision } = self;
         let scale = axis.len / f64::from(axis.full);
         let widening = if kernel.antialias { scale.max(1.0) } else { 1.0 };
@@ -163,30 +153,10 @@ impl Weights {
             let start = first.saturating_sub(base as u32).min(axis.have);
             let there = own.iter().skip(skipped as usize).take((axis.have - start) as usize);
             let count = there.len() as u32;
-            let pairs = targets.next().unwrap_or_default();
-            match sums {
-                Sums::Full => {
-                    let mut there = there.map(|w| i32::from(rounded(w * one)));
-                    for pair in pairs {
-                        let (low, high) = (there.next().unwrap_or(0), there.next().unwrap_or(0));
-                        *pair = (high << 16) | (low & 0xFFFF);
-                    }
-                }
-                Sums::Coarse => {
-                    // What the weights so far sum up to is rounded, so that all sum up to 256.
-                    let (mut exact, mut so_far) = (0.5, 0);
-                    let mut there = there.map(|w| {
-                        exact += w * 256.0;
-                        let own = exact as i32 - so_far;
-                        so_far += own;
-                        own.min(255)
-                    });
-                    for pair in pairs {
-                        let (low, high) = (there.next().unwrap_or(0), there.next().unwrap_or(0));
-                        let both = (high << 8) | low;
-                        *pair = (both << 16) | both;
-                    }
-                }
+            let mut there = there.map(|w| i32::from(rounded(w * one)));
+            for pair in targets.next().unwrap_or_default() {
+                let (low, high) = (there.next().unwrap_or(0), there.next().unwrap_or(0));
+                *pair = (high << 16) | (low & 0xFFFF);
             }
             if let Some(span) = spans.get_mut(kept) {
                 *span = (start, count);
@@ -194,6 +164,53 @@ impl Weights {
             kept += 1;
         }
         spans.truncate(kept);
+    }
+
+    /// Computes coarse weights, of a triangle. Their binary point is where it is: nothing has to be
+    /// known of target pixels outside the window.
+    pub fn compute_coarse(&mut self, axis: &Axis, kernel: Kernel) {
+        let Self { spans, pairs, per_target, precision, .. } = self;
+        let scale = axis.len / f64::from(axis.full);
+        let narrowing = if kernel.antialias { 1.0 / scale.max(1.0) } else { 1.0 };
+        let radius = kernel.reach(scale);
+        let (base, fraction) = (axis.left.floor(), axis.left - axis.left.floor());
+        let end = ceil(axis.len - fraction).max(1);
+        let center = |target: u32| (f64::from(target) + 0.5) * scale - fraction;
+        let targets = axis.first..axis.first + axis.count;
+        spans.clear();
+        spans.extend(targets.clone().map(|target| {
+            let center = center(target);
+            let (first, last) = ((center - radius) as u32, ceil(center + radius).min(end));
+            // No weight falls on what is not there: nobody would have left it out otherwise.
+            let start = first.saturating_sub(base as u32).min(axis.have);
+            let stop = last.saturating_sub(base as u32).clamp(start, axis.have);
+            (start, stop - start)
+        }));
+        let most = spans.iter().map(|&(_, count)| count).max().unwrap_or(1);
+        *per_target = most.div_ceil(2).max(1) as usize;
+        *precision = 8;
+        pairs.clear();
+        pairs.resize(*per_target * axis.count as usize, 0);
+        let pairs = pairs.chunks_exact_mut(*per_target);
+        for ((target, &(start, count)), pairs) in targets.zip(&*spans).zip(pairs) {
+            let offset = center(target) - 0.5 - f64::from(base as u32);
+            let filter = |at: u32| triangle((f64::from(at) - offset) * narrowing);
+            let sum: f64 = (start..start + count).map(filter).sum();
+            let one = if sum == 0.0 { 0.0 } else { 256.0 / sum };
+            // What the weights so far sum up to is rounded, so that all sum up to 256.
+            let (mut exact, mut so_far) = (0.5, 0);
+            let mut weights = (start..start + count).map(|at| {
+                exact += filter(at) * one;
+                let own = exact as i32 - so_far;
+                so_far += own;
+                own.min(255)
+            });
+            for pair in pairs {
+                let (low, high) = (weights.next().unwrap_or(0), weights.next().unwrap_or(0));
+                let both = (high << 8) | low;
+                *pair = (both << 16) | both;
+            }
+        }
     }
 }
 
