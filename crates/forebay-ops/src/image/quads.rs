@@ -636,7 +636,7 @@ mod tests {
             let off: Vec<u8> = near.iter().zip(&exact).map(|(a, b)| a.abs_diff(*b)).collect();
             let mean = off.iter().map(|d| f64::from(*d)).sum::<f64>() / off.len() as f64;
             prop_assert!(off.iter().all(|d| *d <= 8), "{:?}", off.iter().max());
-            prop_assert!(mean < 1.0, "{}", mean);
+            prop_assert!(mean < 2.0, "{}", mean);
         }
 
         /// What has one value keeps it.
