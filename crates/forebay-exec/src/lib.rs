@@ -6,7 +6,6 @@
 //! pool ([`pool`]); bytes are reserved before they are fetched; results meet in a reorder buffer.
 //! Dropping a run stops all of it.
 
-mod ahead;
 mod arrange;
 pub mod assemble;
 pub mod bad;

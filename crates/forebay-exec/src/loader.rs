@@ -30,7 +30,6 @@ use forebay_plan::{BadRows, OnError, OutputKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::ahead::ReadAhead;
 use crate::arrange::Arrangement;
 use crate::assemble::{Assembler, REPEAT_COLUMN};
 use crate::costs::{Costs, Demand, Form};
@@ -271,7 +270,6 @@ impl Loader {
             costs: Arc::clone(&self.costs),
             pool: pool.handle(),
             threads: self.config.threads,
-            ahead: ReadAhead::new(),
             stats: Arc::clone(&self.stats),
         })
     }

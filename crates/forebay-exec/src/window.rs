@@ -10,9 +10,8 @@ use forebay_core::{Error, Reservation, Result};
 use forebay_io::{BlockRows, RowSets, Sink};
 use forebay_plan::schedule::Epoch;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use tokio::sync::{SemaphorePermit, watch};
+use tokio::sync::watch;
 
-use crate::ahead::ReadAhead;
 use crate::arrange::{Arrangement, Writer};
 use crate::costs::{Costs, few};
 use crate::outputs::OutputSpec;
@@ -44,8 +43,6 @@ pub struct WindowSource {
     pub pool: PoolHandle,
     /// How many they are.
     pub threads: usize,
-    /// How far reads of local files may be ahead of them.
-    pub ahead: ReadAhead,
     /// Counters.
     pub stats: Arc<Stats>,
 }
@@ -212,15 +209,6 @@ impl WindowSource {
             .await
     }
 
-    /// Room to read a block, held until it is decoded; none where it is not a local file's.
-    async fn room(&self, block: usize) -> Result<Option<SemaphorePermit<'_>>> {
-        let dataset = &self.pipeline.dataset;
-        if dataset.files[dataset.blocks[block].file].is_remote() {
-            return Ok(None);
-        }
-        self.ahead.enter(self.costs.fetch(block)).await.map(Some)
-    }
-
     /// The rows of a block that take part.
     async fn taking_part(self: &Arc<Self>, block: usize, seq: u64) -> Result<BlockRows> {
         if self.index.is_whole(block) {
@@ -234,7 +222,6 @@ impl WindowSource {
     pub async fn block(self: Arc<Self>, block: usize, seq: u64) -> Result<Vec<Part>> {
         let kept = self.taking_part(block, seq).await?;
         let few = few(&kept, self.pipeline.dataset.blocks[block].len());
-        let _room = self.room(block).await?;
         let fetched = self.stats.fetching(self.pipeline.reader.fetch(block, few.as_ref())).await?;
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
@@ -256,7 +243,6 @@ impl WindowSource {
         const ROWS: u64 = 4_096;
         let kept = self.taking_part(block, seq).await?;
         let few = few(&kept, self.pipeline.dataset.blocks[block].len());
-        let _room = self.room(block).await?;
         let fetched = self.stats.fetching(self.pipeline.reader.fetch(block, few.as_ref())).await?;
         let this = Arc::clone(&self);
         let pool = self.pool.clone();
