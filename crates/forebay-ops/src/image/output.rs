@@ -524,3 +524,19 @@ fn by_lines<const STEP: usize>(
         put(line, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The norms that most people use are among those that need no division.
+    #[test]
+    fn usual_norms_are_quick() {
+        let usual = [(0.0, 1.0), (0.5, 0.5), (0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
+        for (mean, std) in usual {
+            for white in [255.0, 1.0] {
+                assert!(Norm::new(white, mean, std).is_quick, "{white} {mean} {std}");
+            }
+        }
+    }
+}
