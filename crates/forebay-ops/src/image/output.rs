@@ -272,9 +272,10 @@ trait Element: Copy {
         channel: usize,
         flip: bool,
         values: Values<'_, Self>,
+        work: &mut Work,
         out: &mut [u8],
     ) {
-        by_lines(row, channel, flip, out, |line, out| Self::put_line(line, values, out));
+        by_lines(row, channel, flip, work, out, |line, out| Self::put_line(line, values, out));
     }
 
     /// The elements of a line of one channel's bytes.
@@ -330,13 +331,14 @@ impl Element for f32 {
         channel: usize,
         flip: bool,
         values: Values<'_, Self>,
+        work: &mut Work,
         out: &mut [u8],
     ) {
         let norm = values.norm;
         if FMA && norm.is_quick {
-            by_values(row, channel, flip, out, |v| norm.quick(v));
+            by_values(row, channel, flip, work, out, |v| norm.quick(v));
         } else {
-            by_values(row, channel, flip, out, |v| norm.of(v));
+            by_values(row, channel, flip, work, out, |v| norm.of(v));
         }
     }
 }
@@ -348,11 +350,12 @@ fn by_values<const STEP: usize>(
     row: &[[u8; STEP]],
     channel: usize,
     flip: bool,
+    work: &mut Work,
     out: &mut [u8],
     value: impl Fn(u8) -> f32,
 ) {
     if STEP != 4 {
-        return by_lines(row, channel, flip, out, |line, out| {
+        return by_lines(row, channel, flip, work, out, |line, out| {
             for (&v, out) in line.iter().zip(out.as_chunks_mut::<4>().0) {
                 *out = value(v).to_ne_bytes();
             }
@@ -369,16 +372,18 @@ fn by_values<const STEP: usize>(
     if !flip {
         return put(pixels, out);
     }
-    let mut mirrored = [[0u8; 4]; LINE];
     for (pixels, out) in pixels.rchunks(LINE).zip(out.chunks_mut(LINE)) {
-        let Some(mirrored) = mirrored.get_mut(..pixels.len()) else { return };
+        let Some(mirrored) = work.get_mut(..pixels.len()) else { return };
         mirrored.iter_mut().zip(pixels.iter().rev()).for_each(|(to, from)| *to = *from);
         put(mirrored, out);
     }
 }
 
 /// Pixels of a row that are taken apart at a time; their bytes stay in the first-level cache.
-const LINE: usize = 512;
+const LINE: usize = 256;
+
+/// Memory for a line.
+type Work = [[u8; 4]; LINE];
 
 struct Source<'a> {
     pixels: &'a [u8],
@@ -468,12 +473,13 @@ impl Source<'_> {
                     std::array::from_fn(|_| planes.next().unwrap_or_default());
                 let mut planes =
                     planes.map(|p| p.chunks_exact_mut(row_bytes.max(1)).skip(self.first));
+                let mut work = [[0; 4]; LINE];
                 for y in 0..self.view.h {
                     // A row of pixels stays in the first-level cache for its channels.
                     let row = self.view.row(self.pixels, STEP, y).as_chunks::<STEP>().0;
                     for (c, (plane, values)) in planes.iter_mut().zip(values).enumerate() {
                         let out = plane.next().unwrap_or_default();
-                        T::put_row::<STEP, FMA>(row, c, self.flip, values, out);
+                        T::put_row::<STEP, FMA>(row, c, self.flip, values, &mut work, out);
                     }
                 }
             }
@@ -502,11 +508,12 @@ fn by_lines<const STEP: usize>(
     row: &[[u8; STEP]],
     channel: usize,
     flip: bool,
+    work: &mut Work,
     out: &mut [u8],
     put: impl Fn(&[u8], &mut [u8]),
 ) {
     let size = out.len() / row.len().max(1);
-    let mut line = [0u8; LINE];
+    let line = work.as_flattened_mut();
     for (i, out) in out.chunks_mut((LINE * size).max(1)).enumerate() {
         let n = out.len() / size.max(1);
         let done = i * LINE;

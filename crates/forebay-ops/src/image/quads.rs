@@ -146,6 +146,12 @@ impl Quads {
                     let length = summed.w as usize * n as usize * 4;
                     let between = between.get_mut(..length).unwrap_or_default();
                     sum_columns(unit, own, precision, pixels, view, between);
+                    // The rows that are next come near while these are summed.
+                    let seen = columns.reach(first as usize, PIXELS).end;
+                    let next = columns.reach(first as usize + PIXELS, PIXELS);
+                    for y in next.start.max(seen)..next.end.min(view.h as usize) {
+                        unit.fetch(view.row(pixels, 4, y as u32));
+                    }
                     sum_rows(unit, rows, between, summed, block, to_w, band);
                 }
                 (true, false) => {
@@ -346,6 +352,10 @@ trait Unit: Copy {
 
     /// Rows of a block become its columns; a pixel stays together.
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS];
+
+    /// Asks for bytes that are read soon.
+    #[inline(always)]
+    fn fetch(self, _: &[u8]) {}
 }
 
 /// Every processor.

@@ -84,6 +84,16 @@ impl Weights {
         starts.zip(self.pairs.chunks_exact(self.per_target.max(1)))
     }
 
+    /// The source pixels under `count` target pixels from `first` on; they may lie behind the last.
+    pub fn reach(&self, first: usize, count: usize) -> std::ops::Range<usize> {
+        let end = (first + count).min(self.spans.len());
+        match self.spans.get(first..end) {
+            Some(&[(start, _), .., (last, n)]) => start as usize..(last + n) as usize,
+            Some(&[(start, n)]) => start as usize..(start + n) as usize,
+            _ => 0..0,
+        }
+    }
+
     /// The source pixels, of `have`, that weights fall on: the first, and how many. From here on,
     /// spans count from that first one.
     pub fn trim(&mut self, have: u32) -> (u32, u32) {

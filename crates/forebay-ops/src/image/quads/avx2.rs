@@ -26,6 +26,14 @@ impl super::Unit for Unit {
         // SAFETY: this processor has AVX2, as `self` proves.
         unsafe { turn(lines) }
     }
+
+    #[inline(always)]
+    fn fetch(self, bytes: &[u8]) {
+        for line in bytes.chunks(64) {
+            // SAFETY: every x86-64 processor has SSE, and a prefetch changes nothing that is seen.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
+    }
 }
 
 /// The same with [`Sums::Coarse`](super::Sums::Coarse).
@@ -42,6 +50,11 @@ impl super::Unit for Coarse {
     #[inline(always)]
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
         self.0.turn(lines)
+    }
+
+    #[inline(always)]
+    fn fetch(self, bytes: &[u8]) {
+        self.0.fetch(bytes);
     }
 }
 
