@@ -40,8 +40,17 @@ def tree_cpu_seconds(root: int) -> float:
     return sum(table[pid][1] for pid in _tree(root, table)) / TICKS
 
 
+def stolen_seconds(cpus: set[int]) -> float:
+    """Time that the host of a virtual machine gave to others while these CPUs had work."""
+    names = {f"cpu{cpu}" for cpu in cpus}
+    with open("/proc/stat") as file:
+        lines = [line.split() for line in file]
+    # user nice system idle iowait irq softirq steal, see proc_stat(5).
+    return sum(int(fields[8]) for fields in lines if fields[0] in names) / TICKS
+
+
 class CpuMeter:
-    """CPU seconds of a tree from the block's start to its end, in `seconds`.
+    """CPU seconds of a tree from the block's start to its end, in `seconds`; `stolen` is what its CPUs lost.
 
     Exact where every parent waits for its children. A parent that does not (Ray's raylet) loses the time of
     its dead; with `watch` the total is read four times a second, and what it falls by is put back.
@@ -49,12 +58,14 @@ class CpuMeter:
 
     def __init__(self, root: int, watch: bool = False) -> None:
         self.root, self.watch = root, watch
-        self.lost = self.last = self.start = self.seconds = 0.0
+        self.lost = self.last = self.start = self.seconds = self.stolen = 0.0
+        self.cpus = os.sched_getaffinity(root)
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> CpuMeter:
         self.start = self.last = tree_cpu_seconds(self.root)
+        self.stolen = stolen_seconds(self.cpus)
         if self.watch:
             self.thread.start()
         return self
@@ -65,6 +76,7 @@ class CpuMeter:
             self.thread.join()
         self._read()
         self.seconds = self.last + self.lost - self.start
+        self.stolen = stolen_seconds(self.cpus) - self.stolen
 
     def _watch(self) -> None:
         while not self.ended.wait(0.25):

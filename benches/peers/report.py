@@ -48,6 +48,21 @@ def machine() -> dict[str, Any]:
     }
 
 
+# Share of the wall, summed over the CPUs, from which on stolen time is worth a line.
+STOLEN = 0.02
+
+
+def stolen(jobs: list[Job]) -> str:
+    """One line for each peer of whose time a host took more than a reader should not know about."""
+    lines = []
+    for job in jobs:
+        shares = [r["stolen"] / r["wall"] for r in job.results if r.get("stolen") is not None]
+        if shares and max(shares) > STOLEN:
+            each = ", ".join(f"{100 * share:.0f}" for share in shares)
+            lines.append(f"stolen by the machine's host from {job.label}: {each}% of the wall, by round")
+    return "\n".join(lines)
+
+
 def warn_if_busy() -> None:
     """Say so where the figures cannot be trusted."""
     load = os.getloadavg()[0]

@@ -219,6 +219,8 @@ def _job(
 def _print(jobs: dict[Entry, Job], figure: Any, unit: str, cpu: Any, cpu_unit: str) -> None:
     notes = {job.label: entry.note for entry, job in jobs.items()}
     print(report.table(list(jobs.values()), figure, unit, cpu, cpu_unit, notes))
+    if taken := report.stolen(list(jobs.values())):
+        print(taken)
 
 
 def _rate(result: dict[str, Any]) -> float:

@@ -172,8 +172,10 @@ fn chain(ops: Vec<ImageOp>, dtype: DType, layout: Layout, quality: Quality) -> W
             Some(shape) => shape.iter().product::<usize>() * dtype.size(),
             None => pipeline.probe(bytes, row).unwrap().elements() * dtype.size(),
         };
-        slot.resize(length, 0);
-        pipeline.run(&mut scratch, bytes, row, slot).unwrap();
+        // Where a slab's samples begin too.
+        slot.resize(length + 64, 0);
+        let start = slot.as_ptr().align_offset(64);
+        pipeline.run(&mut scratch, bytes, row, &mut slot[start..start + length]).unwrap();
     })
 }
 

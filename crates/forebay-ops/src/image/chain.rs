@@ -1,6 +1,6 @@
 //! A picture's way from its bytes to the slab: decode, turn, pass after pass, write.
 
-use forebay_core::{Error, Layout, Result};
+use forebay_core::{Error, Result};
 use forebay_plan::{ImageMode, Interpolation, PaddingMode, Quality};
 
 use super::encode::{Encoders, Pixels};
@@ -10,8 +10,8 @@ use super::geometry::{self, Outside, Rect, Size, Stage};
 use super::output::Output;
 use super::pixels::Picture;
 use super::resample::{self, Order, SourceBox, View};
-use super::weights::Axis;
-use super::{Limits, Scratch, grown, jpeg, mode};
+use super::weights::{Axis, Sums};
+use super::{Limits, Scratch, grown, jpeg, mode, quads};
 
 /// What the passes need to know beside the stages.
 pub(super) struct Chain<'a> {
@@ -31,11 +31,10 @@ impl Chain<'_> {
         stages: &[Stage],
         out: &mut [u8],
     ) -> Result<()> {
-        let padded = self.output.layout == Layout::Chw;
-        let last = self.passes(scratch, bytes, header, stages, padded, Some(&mut *out))?;
+        let last = self.passes(scratch, bytes, header, stages, Some(&mut *out))?;
         let Some(Last { now, step, channels }) = last else { return Ok(()) };
         let pixels = scratch.buffers.get(now.buffer).map(Vec::as_slice).unwrap_or_default();
-        self.output.write(pixels, (step, channels), now.view, now.flip, out);
+        self.output.write(pixels, (step, channels), now.view, now.flip, 0, out);
         Ok(())
     }
 
@@ -49,33 +48,37 @@ impl Chain<'_> {
         stages: &[Stage],
         gaps: bool,
     ) -> Result<(Pixels<'s>, &'s mut Encoders)> {
-        let last = self.passes(scratch, bytes, header, stages, gaps, None)?;
+        let last = self.passes(scratch, bytes, header, stages, None)?;
         let nowhere = || Error::internal("a picture went elsewhere");
-        let Last { mut now, step, channels } = last.ok_or_else(nowhere)?;
+        let Last { mut now, mut step, channels } = last.ok_or_else(nowhere)?;
         if now.flip || !gaps {
             now.tidy(scratch, step);
+        }
+        if !gaps && step != channels {
+            now.close(scratch, step, channels);
+            step = channels;
         }
         let Scratch { buffers, encoders, .. } = scratch;
         let buffer = buffers.get_mut(now.buffer).ok_or_else(nowhere)?;
         Ok((Pixels { buffer, view: now.view, step, channels }, encoders))
     }
 
-    /// All passes. None where the last one wrote to `out` itself. Where pixels may be `padded`, a fourth
-    /// byte can follow three that count.
+    /// All passes. None where the last one wrote to `out` itself. A fourth byte can follow three that
+    /// count.
     fn passes(
         &self,
         scratch: &mut Scratch,
         bytes: &[u8],
         header: &Header,
         stages: &[Stage],
-        padded: bool,
         mut out: Option<&mut [u8]>,
     ) -> Result<Option<Last>> {
         // The resize and the taking apart of pixels are faster on four bytes than on three, and the
         // decoder writes either; what is copied pixel by pixel or stays as it lies has no such gain.
+        // Which it is depends on the stages alone: all layouts and files get the same pixels.
         let only_fits = stages.iter().all(|stage| matches!(stage, Stage::Fit { .. }));
         let resizes = stages.iter().any(|s| matches!(s, Stage::Fit { resize: Some(_), .. }));
-        let padded = only_fits && resizes && padded;
+        let padded = only_fits && resizes;
         let order = if self.quality == Quality::Exact { Order::RowsFirst } else { Order::Any };
         let first = stages.first().copied().unwrap_or(Stage::whole(header.size()));
         let (mut now, mut step) = self.decode(scratch, bytes, header, &first, padded)?;
@@ -91,13 +94,20 @@ impl Chain<'_> {
                     }
                 }
                 Stage::Fit { crop, resize: Some((full, kernel)), window, flip, upside_down } => {
+                    let last = i + 1 == stages.len() && !upside_down;
+                    if let Some(out) = out.as_deref_mut().filter(|_| last && step == 4)
+                        && quads::can(kernel)
+                    {
+                        let mut each = |first: usize, rows: &[u8]| {
+                            let view = View::whole(window.w, (rows.len() / step) as u32 / window.w);
+                            self.output.write(rows, (step, channels), view, flip, first, out);
+                        };
+                        now.resize_quads(scratch, crop, full, kernel, order, window, &mut each)?;
+                        return Ok(None);
+                    }
                     let into = (now.buffer + 1) % 3;
                     let straight = out.as_deref_mut().filter(|_| {
-                        i + 1 == stages.len()
-                            && !flip
-                            && step == channels
-                            && !upside_down
-                            && self.output.is_pixels(channels)
+                        last && !flip && step == channels && self.output.is_pixels(channels)
                     });
                     let is_done = straight.is_some();
                     let mut target =
@@ -279,6 +289,17 @@ impl Now {
         *self = Self::whole(self.buffer, [h, w]);
     }
 
+    /// Moves pixels together that have `step` bytes each, of which the first `channels` count, and lie
+    /// at the front of their buffer.
+    fn close(&self, scratch: &mut Scratch, step: usize, channels: usize) {
+        let Some(pixels) = scratch.buffers.get_mut(self.buffer) else { return };
+        for i in 0..self.view.w as usize * self.view.h as usize {
+            if (i + 1) * step <= pixels.len() {
+                pixels.copy_within(i * step..i * step + channels, i * channels);
+            }
+        }
+    }
+
     /// Turns the view upside down, in its place.
     fn turn_over(&self, scratch: &mut Scratch, channels: usize) {
         let View { x, y, w, h, stride } = self.view;
@@ -295,24 +316,70 @@ impl Now {
         }
     }
 
+    /// The part of a crop that is there, and where its corner lies within the crop.
+    fn within(&self, crop: Rect) -> (View, f64, f64) {
+        let view = self.part(crop);
+        let left = f64::from(view.x - self.view.x) + self.x - crop.x as f64 / self.shrink;
+        let top = f64::from(view.y - self.view.y) + self.y - crop.y as f64 / self.shrink;
+        (view, left, top)
+    }
+
+    /// Resizes pixels of four bytes, a few rows of the target at a time.
+    #[allow(clippy::too_many_arguments)] // As the stage has them.
+    fn resize_quads(
+        &self,
+        scratch: &mut Scratch,
+        crop: Rect,
+        [full_h, full_w]: Size,
+        kernel: geometry::Kernel,
+        order: Order,
+        window: Rect,
+        each: quads::Band<'_>,
+    ) -> Result<()> {
+        let Scratch { buffers, quads, .. } = scratch;
+        let pixels = buffers.get(self.buffer).map(Vec::as_slice).unwrap_or_default();
+        let (view, left, top) = self.within(crop);
+        let axis = |len: u32, full: u32, first: i64, count: u32, left: f64, have: u32| Axis {
+            len: f64::from(len) / self.shrink,
+            full,
+            first: first as u32,
+            count,
+            left,
+            have,
+        };
+        let rows = axis(crop.w, full_w, window.x, window.w, left, view.w);
+        let columns = axis(crop.h, full_h, window.y, window.h, top, view.h);
+        let coarse = order == Order::Any && kernel.interpolation == Interpolation::Bilinear;
+        let sums = if coarse { Sums::Coarse } else { Sums::Full };
+        quads.resize(pixels, view, &rows, &columns, kernel, (order, sums), each)
+    }
+
     #[allow(clippy::too_many_arguments)] // As the stage has them.
     fn resize(
         &self,
         scratch: &mut Scratch,
         channels: usize,
         crop: Rect,
-        [full_h, full_w]: Size,
+        full: Size,
         kernel: geometry::Kernel,
         order: Order,
         window: Rect,
         out: &mut [u8],
     ) -> Result<()> {
-        let Scratch { buffers, between, resizer, columns, quads, .. } = scratch;
+        if channels == 4 && quads::can(kernel) {
+            let row_bytes = window.w as usize * 4;
+            let mut each = |first: usize, rows: &[u8]| {
+                let at = first * row_bytes;
+                if let Some(out) = out.get_mut(at..at + rows.len()) {
+                    out.copy_from_slice(rows);
+                }
+            };
+            return self.resize_quads(scratch, crop, full, kernel, order, window, &mut each);
+        }
+        let [full_h, full_w] = full;
+        let Scratch { buffers, between, resizer, columns, .. } = scratch;
         let pixels = buffers.get(self.buffer).map(Vec::as_slice).unwrap_or_default();
-        let view = self.part(crop);
-        // The view's corner within the crop.
-        let left = f64::from(view.x - self.view.x) + self.x - crop.x as f64 / self.shrink;
-        let top = f64::from(view.y - self.view.y) + self.y - crop.y as f64 / self.shrink;
+        let (view, left, top) = self.within(crop);
         if kernel.interpolation == Interpolation::Nearest {
             let origin = (left as u32, top as u32);
             let at = (window.x as u32, window.y as u32);
@@ -330,19 +397,6 @@ impl Now {
                 out,
             );
             return Ok(());
-        }
-        if channels == 4 && (kernel.antialias || kernel.interpolation == Interpolation::Bilinear) {
-            let axis = |len: u32, full: u32, first: i64, count: u32, left: f64, have: u32| Axis {
-                len: f64::from(len) / self.shrink,
-                full,
-                first: first as u32,
-                count,
-                left,
-                have,
-            };
-            let rows = axis(crop.w, full_w, window.x, window.w, left, view.w);
-            let columns = axis(crop.h, full_h, window.y, window.h, top, view.h);
-            return quads.resize(pixels, view, &rows, &columns, kernel, order, out);
         }
         // One rounding, so that a whole picture is exactly that.
         let scaled =

@@ -22,10 +22,8 @@ pub(super) struct Output {
     tables: Tables,
     /// Where `Normalize` stands in the chain.
     normalized_at: usize,
-    /// The value that becomes 1.
-    white: f32,
-    /// Mean and deviation, one or one per channel.
-    norms: Vec<(f32, f32)>,
+    /// One, or one per channel.
+    norms: Vec<Norm>,
 }
 
 /// One table for all channels, or one for each.
@@ -57,11 +55,12 @@ impl Output {
         }
         let white = if scale { 255.0 } else { 1.0 };
         let (means, stds) = normalize.unwrap_or((&[0.0], &[1.0]));
-        let norms: Vec<(f32, f32)> =
-            means.iter().zip(stds).map(|(&mean, &std)| (mean as f32, std as f32)).collect();
-        let table = |&(mean, std): &(f32, f32)| -> [f32; 256] {
-            std::array::from_fn(|v| (v as f32 / white - mean) / std)
-        };
+        let norms: Vec<Norm> = means
+            .iter()
+            .zip(stds)
+            .map(|(&mean, &std)| Norm::new(white, mean as f32, std as f32))
+            .collect();
+        let table = |norm: &Norm| -> [f32; 256] { std::array::from_fn(|v| norm.of(v as u8)) };
         let channels = norms.iter();
         let tables = match dtype {
             DType::UInt8 => Tables::Bytes,
@@ -78,7 +77,7 @@ impl Output {
                     .at_place("map_image.dtype"));
             }
         };
-        Ok(Self { dtype, layout, tables, normalized_at, white, norms })
+        Ok(Self { dtype, layout, tables, normalized_at, norms })
     }
 
     /// Whether pictures of this many channels can be written.
@@ -116,7 +115,7 @@ impl Output {
             };
             let norm = self.norms.get(c).or(self.norms.first());
             let value = match norm {
-                Some((mean, std)) if erased.op < self.normalized_at => (value - mean) / std,
+                Some(norm) if erased.op < self.normalized_at => (value - norm.mean) / norm.std,
                 _ => value,
             };
             let size = self.dtype.size();
@@ -131,14 +130,15 @@ impl Output {
         });
     }
 
-    /// Writes the view, mirrored where `flip` is set. A pixel has `step` bytes, of which the first
-    /// `channels` count. `out` has exactly the output's bytes.
+    /// Writes the view as the output's rows from `first` on, mirrored where `flip` is set. A pixel has
+    /// `step` bytes, of which the first `channels` count. `out` has exactly the output's bytes.
     pub fn write(
         &self,
         pixels: &[u8],
         (step, channels): (usize, usize),
         view: View,
         flip: bool,
+        first: usize,
         out: &mut [u8],
     ) {
         static IDENTITY: [u8; 256] = {
@@ -150,16 +150,17 @@ impl Output {
             }
             table
         };
-        let source = Source { pixels, step, view, flip };
+        let source = Source { pixels, step, view, flip, first };
         match &self.tables {
             Tables::Bytes if self.is_pixels(channels) && step == channels && !flip => {
                 let row_bytes = view.w as usize * channels;
-                for (y, out) in (0..view.h).zip(out.chunks_exact_mut(row_bytes.max(1))) {
+                let rows = out.chunks_exact_mut(row_bytes.max(1)).skip(first);
+                for (y, out) in (0..view.h).zip(rows) {
                     out.copy_from_slice(view.row(pixels, channels, y));
                 }
             }
             Tables::Bytes => {
-                let values = Values { table: &IDENTITY, white: 1.0, mean: 0.0, std: 1.0 };
+                let values = Values { table: &IDENTITY, norm: Norm::new(1.0, 0.0, 1.0) };
                 source.write(channels, self.layout, |_| Some(values), out);
             }
             Tables::Words(tables) => {
@@ -175,8 +176,8 @@ impl Output {
 impl Output {
     /// Channel `c`'s own, or the one for all.
     fn values<'a, T>(&self, tables: &'a [[T; 256]], c: usize) -> Option<Values<'a, T>> {
-        let (table, &(mean, std)) = tables.iter().zip(&self.norms).cycle().nth(c)?;
-        Some(Values { table, white: self.white, mean, std })
+        let (table, &norm) = tables.iter().zip(&self.norms).cycle().nth(c)?;
+        Some(Values { table, norm })
     }
 }
 
@@ -207,9 +208,49 @@ fn check(mean: &[f64], std: &[f64], dtype: DType) -> Result<()> {
 #[derive(Clone, Copy)]
 struct Values<'a, T> {
     table: &'a [T; 256],
+    norm: Norm,
+}
+
+/// Scaling and normalising.
+#[derive(Clone, Copy, Debug)]
+struct Norm {
+    /// The value that becomes 1.
     white: f32,
     mean: f32,
     std: f32,
+    by_white: [f32; 2],
+    by_std: [f32; 2],
+    /// Whether [`Norm::quick`] is [`Norm::of`] for every byte.
+    is_quick: bool,
+}
+
+impl Norm {
+    fn new(white: f32, mean: f32, std: f32) -> Self {
+        let (by_white, by_std) = (reciprocal(white), reciprocal(std));
+        let norm = Self { white, mean, std, by_white, by_std, is_quick: false };
+        let is_quick = (0..=255).all(|v| norm.quick(v).to_bits() == norm.of(v).to_bits());
+        Self { is_quick, ..norm }
+    }
+
+    #[inline(always)]
+    fn of(&self, v: u8) -> f32 {
+        (f32::from(v) / self.white - self.mean) / self.std
+    }
+
+    /// The same by fused multiplication and addition: a division takes a vector unit longer than all
+    /// the rest together. With the reciprocal to twice the precision, a quotient is the right one but
+    /// where it is all but between two numbers.
+    #[inline(always)]
+    fn quick(&self, v: u8) -> f32 {
+        let times = |x: f32, [high, low]: [f32; 2]| x.mul_add(high, x * low);
+        times(times(f32::from(v), self.by_white) - self.mean, self.by_std)
+    }
+}
+
+/// The reciprocal, and what is left of it beyond single precision.
+fn reciprocal(x: f32) -> [f32; 2] {
+    let exact = 1.0 / f64::from(x);
+    [exact as f32, (exact - f64::from(exact as f32)) as f32]
 }
 
 /// An element that is written as its bytes, wherever they fall.
@@ -217,17 +258,42 @@ trait Element: Copy {
     const SIZE: usize;
     fn put(self, out: &mut [u8]);
 
+    /// The element of a byte.
+    #[inline(always)]
+    fn of(v: u8, values: &Values<'_, Self>) -> Self {
+        values.table[usize::from(v)]
+    }
+
+    /// The elements of one channel of a row of pixels, mirrored where `flip` is set; `FMA` where the
+    /// processor fuses multiplication and addition.
+    #[inline(always)]
+    fn put_row<const STEP: usize, const FMA: bool>(
+        row: &[[u8; STEP]],
+        channel: usize,
+        flip: bool,
+        values: Values<'_, Self>,
+        work: &mut Work,
+        out: &mut [u8],
+    ) {
+        by_lines(row, channel, flip, work, out, |line, out| Self::put_line(line, values, out));
+    }
+
     /// The elements of a line of one channel's bytes.
     #[inline(always)]
     fn put_line(line: &[u8], values: Values<'_, Self>, out: &mut [u8]) {
         for (&v, out) in line.iter().zip(out.chunks_exact_mut(Self::SIZE)) {
-            values.table[usize::from(v)].put(out);
+            Self::of(v, &values).put(out);
         }
     }
 }
 
 impl Element for u8 {
     const SIZE: usize = 1;
+
+    #[inline(always)]
+    fn of(v: u8, _: &Values<'_, Self>) -> Self {
+        v
+    }
 
     #[inline(always)]
     fn put(self, out: &mut [u8]) {
@@ -260,15 +326,64 @@ impl Element for f32 {
     /// The table's own arithmetic instead of the table: these operations round alike everywhere, and
     /// vector units do eight at a time where they look up one.
     #[inline(always)]
-    fn put_line(line: &[u8], Values { white, mean, std, .. }: Values<'_, Self>, out: &mut [u8]) {
-        for (&v, out) in line.iter().zip(out.as_chunks_mut::<4>().0) {
-            *out = ((f32::from(v) / white - mean) / std).to_ne_bytes();
+    fn put_row<const STEP: usize, const FMA: bool>(
+        row: &[[u8; STEP]],
+        channel: usize,
+        flip: bool,
+        values: Values<'_, Self>,
+        work: &mut Work,
+        out: &mut [u8],
+    ) {
+        let norm = values.norm;
+        if FMA && norm.is_quick {
+            by_values(row, channel, flip, work, out, |v| norm.quick(v));
+        } else {
+            by_values(row, channel, flip, work, out, |v| norm.of(v));
         }
     }
 }
 
+/// Floats of one channel of a row. Pixels of four bytes are words, and a word's byte becomes a float
+/// in its place; from others the bytes are taken out first.
+#[inline(always)]
+fn by_values<const STEP: usize>(
+    row: &[[u8; STEP]],
+    channel: usize,
+    flip: bool,
+    work: &mut Work,
+    out: &mut [u8],
+    value: impl Fn(u8) -> f32,
+) {
+    if STEP != 4 {
+        return by_lines(row, channel, flip, work, out, |line, out| {
+            for (&v, out) in line.iter().zip(out.as_chunks_mut::<4>().0) {
+                *out = value(v).to_ne_bytes();
+            }
+        });
+    }
+    let pixels = row.as_flattened().as_chunks::<4>().0;
+    let put = |pixels: &[[u8; 4]], out: &mut [[u8; 4]]| {
+        for (pixel, out) in pixels.iter().zip(out) {
+            let word = u32::from_le_bytes(*pixel);
+            *out = value((word >> (8 * channel)) as u8).to_ne_bytes();
+        }
+    };
+    let out = out.as_chunks_mut::<4>().0;
+    if !flip {
+        return put(pixels, out);
+    }
+    for (pixels, out) in pixels.rchunks(LINE).zip(out.chunks_mut(LINE)) {
+        let Some(mirrored) = work.get_mut(..pixels.len()) else { return };
+        mirrored.iter_mut().zip(pixels.iter().rev()).for_each(|(to, from)| *to = *from);
+        put(mirrored, out);
+    }
+}
+
 /// Pixels of a row that are taken apart at a time; their bytes stay in the first-level cache.
-const LINE: usize = 512;
+const LINE: usize = 256;
+
+/// Memory for a line.
+type Work = [[u8; 4]; LINE];
 
 struct Source<'a> {
     pixels: &'a [u8],
@@ -276,6 +391,8 @@ struct Source<'a> {
     step: usize,
     view: View,
     flip: bool,
+    /// The first row that is written.
+    first: usize,
 }
 
 impl Source<'_> {
@@ -305,28 +422,30 @@ impl Source<'_> {
         let Some(first) = values(0) else { return };
         let values: [Values<'_, T>; C] = std::array::from_fn(|c| values(c).unwrap_or(first));
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the function needs AVX2, which this processor has; it is safe code otherwise.
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            // SAFETY: the function needs AVX2 and FMA, which this processor has; it is safe code
+            // otherwise.
             unsafe { self.write_avx2::<T, C, STEP>(layout, values, out) };
             return;
         }
-        self.write_any::<T, C, STEP>(layout, values, out);
+        const FMA: bool = cfg!(target_arch = "aarch64");
+        self.write_any::<T, C, STEP, FMA>(layout, values, out);
     }
 
     /// The same code, for wider vectors.
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,fma")]
     fn write_avx2<T: Element, const C: usize, const STEP: usize>(
         &self,
         layout: Layout,
         values: [Values<'_, T>; C],
         out: &mut [u8],
     ) {
-        self.write_any::<T, C, STEP>(layout, values, out);
+        self.write_any::<T, C, STEP, true>(layout, values, out);
     }
 
     #[inline(always)]
-    fn write_any<T: Element, const C: usize, const STEP: usize>(
+    fn write_any<T: Element, const C: usize, const STEP: usize, const FMA: bool>(
         &self,
         layout: Layout,
         values: [Values<'_, T>; C],
@@ -335,30 +454,32 @@ impl Source<'_> {
         let row_bytes = self.view.w as usize * T::SIZE;
         match layout {
             Layout::Hwc => {
-                let rows = out.chunks_exact_mut((row_bytes * C).max(1));
+                let rows = out.chunks_exact_mut((row_bytes * C).max(1)).skip(self.first);
                 for (y, out) in (0..self.view.h).zip(rows) {
                     let row = self.view.row(self.pixels, STEP, y);
                     let out = out.chunks_exact_mut(C * T::SIZE);
+                    let pixels = row.as_chunks::<STEP>().0.iter();
                     if self.flip {
-                        interleaved(row.rchunks_exact(STEP), values, out);
+                        interleaved(pixels.rev(), values, out);
                     } else {
-                        interleaved(row.chunks_exact(STEP), values, out);
+                        interleaved(pixels, values, out);
                     }
                 }
             }
             Layout::Chw => {
-                let plane_bytes = row_bytes * self.view.h as usize;
+                let plane_bytes = out.len() / C;
                 let mut planes = out.chunks_exact_mut(plane_bytes.max(1));
                 let planes: [&mut [u8]; C] =
                     std::array::from_fn(|_| planes.next().unwrap_or_default());
-                let mut planes = planes.map(|p| p.chunks_exact_mut(row_bytes.max(1)));
-                let mut line = [0u8; LINE];
+                let mut planes =
+                    planes.map(|p| p.chunks_exact_mut(row_bytes.max(1)).skip(self.first));
+                let mut work = [[0; 4]; LINE];
                 for y in 0..self.view.h {
                     // A row of pixels stays in the first-level cache for its channels.
                     let row = self.view.row(self.pixels, STEP, y).as_chunks::<STEP>().0;
                     for (c, (plane, values)) in planes.iter_mut().zip(values).enumerate() {
                         let out = plane.next().unwrap_or_default();
-                        one_channel(row, c, self.flip, values, &mut line, out);
+                        T::put_row::<STEP, FMA>(row, c, self.flip, values, &mut work, out);
                     }
                 }
             }
@@ -367,15 +488,15 @@ impl Source<'_> {
 }
 
 #[inline(always)]
-fn interleaved<'a, T: Element, const C: usize>(
-    row: impl Iterator<Item = &'a [u8]>,
+fn interleaved<'a, T: Element, const C: usize, const STEP: usize>(
+    row: impl Iterator<Item = &'a [u8; STEP]>,
     values: [Values<'_, T>; C],
     out: std::slice::ChunksExactMut<'_, u8>,
 ) {
     for (pixel, out) in row.zip(out) {
         let out = out.chunks_exact_mut(T::SIZE);
         for ((&v, values), out) in pixel.iter().zip(values).zip(out) {
-            values.table[usize::from(v)].put(out);
+            T::of(v, &values).put(out);
         }
     }
 }
@@ -383,16 +504,18 @@ fn interleaved<'a, T: Element, const C: usize>(
 /// One channel of a row: its bytes are taken out into a line first, mirrored there, and converted
 /// from there, each in a loop of its own that the compiler turns into vector code.
 #[inline(always)]
-fn one_channel<T: Element, const STEP: usize>(
+fn by_lines<const STEP: usize>(
     row: &[[u8; STEP]],
     channel: usize,
     flip: bool,
-    values: Values<'_, T>,
-    line: &mut [u8; LINE],
+    work: &mut Work,
     out: &mut [u8],
+    put: impl Fn(&[u8], &mut [u8]),
 ) {
-    for (i, out) in out.chunks_mut(LINE * T::SIZE).enumerate() {
-        let n = out.len() / T::SIZE;
+    let size = out.len() / row.len().max(1);
+    let line = work.as_flattened_mut();
+    for (i, out) in out.chunks_mut((LINE * size).max(1)).enumerate() {
+        let n = out.len() / size.max(1);
         let done = i * LINE;
         let pixels = match flip {
             true => row.get((row.len() - done).saturating_sub(n)..row.len() - done),
@@ -405,6 +528,22 @@ fn one_channel<T: Element, const STEP: usize>(
         if flip {
             line.reverse();
         }
-        T::put_line(line, values, out);
+        put(line, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The norms that most people use are among those that need no division.
+    #[test]
+    fn usual_norms_are_quick() {
+        let usual = [(0.0, 1.0), (0.5, 0.5), (0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
+        for (mean, std) in usual {
+            for white in [255.0, 1.0] {
+                assert!(Norm::new(white, mean, std).is_quick, "{white} {mean} {std}");
+            }
+        }
     }
 }

@@ -5,12 +5,21 @@
 //! their way in and out, so that a target pixel's weights serve 32 bytes at once. The sums are those
 //! of the library behind [`super::resample`], to the bit (a test holds them against each other), in a
 //! fraction of its time.
+//!
+//! The target is made eight rows at a time, and handed on while they are in the first-level cache: what
+//! stands between the passes, and what is made of the target next, need no trip to memory.
+//!
+//! With [`Sums::Coarse`], weights are bytes instead, and a sum takes half as many instructions.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 
 use forebay_core::Result;
+use forebay_plan::Interpolation;
 
 use super::geometry::Kernel;
 use super::resample::{Order, View};
-use super::weights::{Axis, Weights};
+use super::weights::{Axis, Sums, Weights};
 
 /// Bytes that are worked on together.
 const LINE: usize = 32;
@@ -20,6 +29,12 @@ const PIXELS: usize = LINE / 4;
 type Line = [u8; LINE];
 static NOTHING: Line = [0; LINE];
 
+/// Whether resizes with this kernel are done here.
+pub(super) fn can(kernel: Kernel) -> bool {
+    kernel.interpolation == Interpolation::Bilinear
+        || (kernel.antialias && kernel.interpolation == Interpolation::Bicubic)
+}
+
 /// Resizes, in working memory that is used again.
 #[derive(Debug, Default)]
 pub(super) struct Quads {
@@ -27,17 +42,21 @@ pub(super) struct Quads {
     rows: Weights,
     between: Vec<u8>,
     block: Vec<Line>,
+    band: Vec<u8>,
 }
+
+/// Takes the target's rows: the number of the first, and the pixels of all.
+pub(super) type Band<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 impl Quads {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let lines = self.block.capacity() * LINE + self.between.capacity();
-        lines + self.columns.bytes() + self.rows.bytes()
+        lines + self.band.capacity() + self.columns.bytes() + self.rows.bytes()
     }
 
-    /// Resizes the view, along rows as `rows` says and along columns as `columns` says. `out` has
-    /// exactly the target's bytes.
+    /// Resizes the view, along rows as `rows` says and along columns as `columns` says, and hands the
+    /// target to `each`, a few rows at a time from the first on.
     #[allow(clippy::too_many_arguments)] // Two axes and two buffers; a struct would only rename them.
     pub fn resize(
         &mut self,
@@ -46,68 +65,108 @@ impl Quads {
         rows: &Axis,
         columns: &Axis,
         kernel: Kernel,
-        order: Order,
-        out: &mut [u8],
+        (order, sums): (Order, Sums),
+        each: Band<'_>,
     ) -> Result<()> {
         let (along_rows, along_columns) = (!rows.is_copy(), !columns.is_copy());
         // Pixels that no weight falls on are left out; a pass that copies still cuts the window.
         let part = |weights: &mut Weights, axis: &Axis| match axis.is_copy() {
             true => ((f64::from(axis.first) - axis.left) as u32, axis.count),
             false => {
-                weights.compute(axis, kernel);
+                match sums {
+                    Sums::Full => weights.compute(axis, kernel),
+                    Sums::Coarse => weights.compute_coarse(axis, kernel),
+                }
                 weights.trim(axis.have)
             }
         };
         let ((x, w), (y, h)) = (part(&mut self.rows, rows), part(&mut self.columns, columns));
+        // Whole lines need no care at their end, and more than is needed does no harm.
+        let whole = w.next_multiple_of(PIXELS as u32);
+        let widened = along_rows && view.x + x + whole <= view.stride;
+        let w = if widened { whole } else { w };
         let view = View { x: view.x + x, y: view.y + y, w, h, ..view };
         let middle = match order {
             Order::RowsFirst => View::whole(rows.count, view.h),
-            Order::Any => View::whole(view.w, columns.count),
+            Order::Any => View::whole(view.w, (PIXELS as u32).min(columns.count)),
         };
         if along_rows && along_columns {
             super::grown(&mut self.between, middle.w as usize * middle.h as usize * 4)?;
         }
-        let work = Work { along_rows, along_columns, order, view, middle, to_w: rows.count };
+        super::grown(&mut self.band, rows.count as usize * PIXELS * 4)?;
+        let to = (rows.count, columns.count);
+        let work = Work { along_rows, along_columns, order, view, middle, to };
         #[cfg(target_arch = "x86_64")]
         if let Some(unit) = avx2::Unit::here() {
             // SAFETY: the function needs AVX2, which this processor has, as `unit` proves.
-            unsafe { self.passes_avx2(unit, pixels, work, out) };
+            unsafe {
+                match sums {
+                    Sums::Full => self.passes_avx2(unit, pixels, work, each),
+                    Sums::Coarse => self.passes_avx2(avx2::Coarse(unit), pixels, work, each),
+                }
+            }
             return Ok(());
         }
-        self.passes(Portable, pixels, work, out);
+        match sums {
+            Sums::Full => self.passes(Portable, pixels, work, each),
+            Sums::Coarse => self.passes(PortableCoarse, pixels, work, each),
+        }
         Ok(())
     }
 
     /// The same code in one function with its vector instructions, so that they are inlined.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn passes_avx2(&mut self, unit: avx2::Unit, pixels: &[u8], work: Work, out: &mut [u8]) {
-        self.passes(unit, pixels, work, out);
+    fn passes_avx2(&mut self, unit: impl Unit, pixels: &[u8], work: Work, each: Band<'_>) {
+        self.passes(unit, pixels, work, each);
     }
 
     #[inline(always)]
-    fn passes(&mut self, unit: impl Unit, pixels: &[u8], work: Work, out: &mut [u8]) {
-        let Self { columns, rows, between, block } = self;
-        let Work { view, middle, to_w, .. } = work;
-        let length = middle.w as usize * middle.h as usize * 4;
-        let between = between.get_mut(..length).unwrap_or_default();
-        match (work.along_rows, work.along_columns) {
-            (true, true) if work.order == Order::RowsFirst => {
-                sum_rows(unit, rows, pixels, view, block, to_w, between);
-                sum_columns(unit, columns, between, middle, out);
-            }
-            (true, true) => {
-                sum_columns(unit, columns, pixels, view, between);
-                sum_rows(unit, rows, between, middle, block, to_w, out);
-            }
-            (true, false) => sum_rows(unit, rows, pixels, view, block, to_w, out),
-            (false, true) => sum_columns(unit, columns, pixels, view, out),
-            (false, false) => {
-                let row_bytes = (view.w as usize * 4).max(1);
-                for (y, out) in (0..view.h).zip(out.chunks_exact_mut(row_bytes)) {
-                    out.copy_from_slice(view.row(pixels, 4, y));
+    fn passes(&mut self, unit: impl Unit, pixels: &[u8], work: Work, each: Band<'_>) {
+        let Self { columns, rows, between, block, band } = self;
+        let Work { along_rows, along_columns, view, middle, to: (to_w, to_h), .. } = work;
+        let rows_first = work.order == Order::RowsFirst && along_rows && along_columns;
+        if rows_first {
+            let length = middle.w as usize * middle.h as usize * 4;
+            let between = between.get_mut(..length).unwrap_or_default();
+            sum_rows(unit, rows, pixels, view, block, to_w, between);
+        }
+        let precision = columns.precision();
+        let mut spans = columns.spans();
+        for first in (0..to_h).step_by(PIXELS) {
+            let n = (PIXELS as u32).min(to_h - first);
+            let band = band.get_mut(..n as usize * to_w as usize * 4).unwrap_or_default();
+            let own = spans.by_ref().take(n as usize);
+            match (along_rows, along_columns) {
+                (true, true) if rows_first => {
+                    sum_columns(unit, own, precision, between, middle, band);
+                }
+                (true, true) => {
+                    let summed = View::whole(middle.w, n);
+                    let length = summed.w as usize * n as usize * 4;
+                    let between = between.get_mut(..length).unwrap_or_default();
+                    sum_columns(unit, own, precision, pixels, view, between);
+                    // The rows that are next come near while these are summed.
+                    let seen = columns.reach(first as usize, PIXELS).end;
+                    let next = columns.reach(first as usize + PIXELS, PIXELS);
+                    for y in next.start.max(seen)..next.end.min(view.h as usize) {
+                        unit.fetch(view.row(pixels, 4, y as u32));
+                    }
+                    sum_rows(unit, rows, between, summed, block, to_w, band);
+                }
+                (true, false) => {
+                    let view = View { y: view.y + first, h: n, ..view };
+                    sum_rows(unit, rows, pixels, view, block, to_w, band);
+                }
+                (false, true) => sum_columns(unit, own, precision, pixels, view, band),
+                (false, false) => {
+                    let row_bytes = (view.w as usize * 4).max(1);
+                    for (y, out) in (first..).zip(band.chunks_exact_mut(row_bytes)) {
+                        out.copy_from_slice(view.row(pixels, 4, y));
+                    }
                 }
             }
+            each(first as usize, band);
         }
     }
 }
@@ -119,22 +178,28 @@ struct Work {
     along_columns: bool,
     order: Order,
     view: View,
-    /// What is there between two passes.
+    /// What is there between two passes: everything, or what a few rows of the target need.
     middle: View,
-    /// Width of the target.
-    to_w: u32,
+    /// Width and height of the target.
+    to: (u32, u32),
 }
 
 /// One target row after another: a weighted sum of source rows.
 #[inline(always)]
-fn sum_columns(unit: impl Unit, weights: &Weights, pixels: &[u8], view: View, out: &mut [u8]) {
+fn sum_columns<'a>(
+    unit: impl Unit,
+    spans: impl Iterator<Item = (usize, &'a [i32])>,
+    precision: u32,
+    pixels: &[u8],
+    view: View,
+    out: &mut [u8],
+) {
     let row_bytes = (view.w as usize * 4).max(1);
     let last = view.h.saturating_sub(1);
     let row = |y: usize| view.row(pixels, 4, (y as u32).min(last)).as_chunks::<LINE>();
-    let precision = weights.precision();
-    let mut sources = Vec::with_capacity(weights.per_target());
-    let mut tails = Vec::with_capacity(weights.per_target());
-    for ((start, pairs), out) in weights.spans().zip(out.chunks_exact_mut(row_bytes)) {
+    let mut sources = Vec::new();
+    let mut tails = Vec::new();
+    for ((start, pairs), out) in spans.zip(out.chunks_exact_mut(row_bytes)) {
         sources.clear();
         tails.clear();
         for y in (start..).step_by(2).take(pairs.len()) {
@@ -287,6 +352,10 @@ trait Unit: Copy {
 
     /// Rows of a block become its columns; a pixel stays together.
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS];
+
+    /// Asks for bytes that are read soon.
+    #[inline(always)]
+    fn fetch(self, _: &[u8]) {}
 }
 
 /// Every processor.
@@ -306,124 +375,51 @@ impl Unit for Portable {
     }
 
     fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
-        let mut turned = [[0; LINE]; PIXELS];
-        for (i, out) in turned.iter_mut().enumerate() {
-            for (out, line) in out.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
-                if let Some(pixel) = line.as_chunks::<4>().0.get(i) {
-                    *out = *pixel;
-                }
-            }
-        }
-        turned
+        turned(lines)
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::*;
+/// Every processor, with [`Sums::Coarse`].
+#[derive(Clone, Copy)]
+struct PortableCoarse;
 
-    use super::{Line, PIXELS};
-
-    /// A processor with AVX2: there is no other way to one of these than [`Unit::here`].
-    #[derive(Clone, Copy)]
-    pub(super) struct Unit(());
-
-    impl Unit {
-        pub fn here() -> Option<Self> {
-            is_x86_feature_detected!("avx2").then_some(Self(()))
-        }
-    }
-
-    impl super::Unit for Unit {
-        #[inline(always)]
-        fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, precision: u32) -> Line {
-            // SAFETY: this processor has AVX2, as `self` proves.
-            unsafe { sum(terms, precision) }
-        }
-
-        #[inline(always)]
-        fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
-            // SAFETY: this processor has AVX2, as `self` proves.
-            unsafe { turn(lines) }
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn load(line: &Line) -> __m256i {
-        // SAFETY: a line is 32 bytes, and the load needs no alignment.
-        unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn store(v: __m256i) -> Line {
-        let mut line = [0; 32];
-        // SAFETY: a line is 32 bytes, and the store needs no alignment.
-        unsafe { _mm256_storeu_si256(line.as_mut_ptr().cast(), v) };
-        line
-    }
-
-    /// The bytes of both lines side by side are pairs of 16 bits, which one instruction multiplies by
-    /// both weights and adds.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn sum(terms: impl Iterator<Item = ([Line; 2], i32)>, precision: u32) -> Line {
-        let zero = _mm256_setzero_si256();
-        let mut sums = [_mm256_set1_epi32(1 << (precision - 1)); 4];
+impl Unit for PortableCoarse {
+    fn sum(self, terms: impl Iterator<Item = ([Line; 2], i32)>, _: u32) -> Line {
+        let mut sums = [COARSE_HALF; LINE];
         for ([a, b], pair) in terms {
-            let (a, b, weights) = (load(&a), load(&b), _mm256_set1_epi32(pair));
-            let (low, high) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
-            let pairs = [
-                _mm256_unpacklo_epi8(low, zero),
-                _mm256_unpackhi_epi8(low, zero),
-                _mm256_unpacklo_epi8(high, zero),
-                _mm256_unpackhi_epi8(high, zero),
-            ];
-            for (sum, pairs) in sums.iter_mut().zip(pairs) {
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, weights));
+            let [low, high, ..] = pair.to_le_bytes().map(i16::from);
+            for (sum, (a, b)) in sums.iter_mut().zip(a.into_iter().zip(b)) {
+                *sum += (i16::from(a) - 128) * low + (i16::from(b) - 128) * high;
             }
         }
-        let bits = _mm_cvtsi32_si128(precision.cast_signed());
-        let [s0, s1, s2, s3] = sums;
-        let (s0, s1) = (_mm256_sra_epi32(s0, bits), _mm256_sra_epi32(s1, bits));
-        let (s2, s3) = (_mm256_sra_epi32(s2, bits), _mm256_sra_epi32(s3, bits));
-        // Unpacking and packing both stay within halves of 16 bytes, so the order is the old one.
-        store(_mm256_packus_epi16(_mm256_packs_epi32(s0, s1), _mm256_packs_epi32(s2, s3)))
+        sums.map(|sum| ((sum >> 8) + 128) as u8)
     }
 
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn turn(lines: &[Line; PIXELS]) -> [Line; PIXELS] {
-        let [a, b, c, d, e, f, g, h] = lines;
-        let (a, b, c, d) = (load(a), load(b), load(c), load(d));
-        let (e, f, g, h) = (load(e), load(f), load(g), load(h));
-        let pair = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-        let four = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-        let ((ab0, ab1), (cd0, cd1)) = (pair(a, b), pair(c, d));
-        let ((ef0, ef1), (gh0, gh1)) = (pair(e, f), pair(g, h));
-        let ((ad0, ad1), (ad2, ad3)) = (four(ab0, cd0), four(ab1, cd1));
-        let ((eh0, eh1), (eh2, eh3)) = (four(ef0, gh0), four(ef1, gh1));
-        let low = |a, e| store(_mm256_permute2x128_si256::<0x20>(a, e));
-        let high = |a, e| store(_mm256_permute2x128_si256::<0x31>(a, e));
-        [
-            low(ad0, eh0),
-            low(ad1, eh1),
-            low(ad2, eh2),
-            low(ad3, eh3),
-            high(ad0, eh0),
-            high(ad1, eh1),
-            high(ad2, eh2),
-            high(ad3, eh3),
-        ]
+    fn turn(self, lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+        turned(lines)
     }
+}
+
+/// What rounds a coarse sum. One below a half: a weight of 255, which stands for 256 where it is the
+/// only one, copies every pixel then.
+const COARSE_HALF: i16 = 127;
+
+fn turned(lines: &[Line; PIXELS]) -> [Line; PIXELS] {
+    let mut turned = [[0; LINE]; PIXELS];
+    for (i, out) in turned.iter_mut().enumerate() {
+        for (out, line) in out.as_chunks_mut::<4>().0.iter_mut().zip(lines) {
+            if let Some(pixel) = line.as_chunks::<4>().0.get(i) {
+                *out = *pixel;
+            }
+        }
+    }
+    turned
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-    use forebay_plan::Interpolation;
     use proptest::prelude::*;
 
     use super::*;
@@ -454,12 +450,30 @@ mod tests {
         (w, h): (u32, u32),
         rows: Axis,
         columns: Axis,
-        how: (Kernel, Order),
+        how: (Kernel, (Order, Sums)),
     ) -> Vec<u8> {
         let mut out = vec![0; (rows.count * columns.count * 4) as usize];
         let mut quads = Quads::default();
-        quads.resize(from, View::whole(w, h), &rows, &columns, how.0, how.1, &mut out).unwrap();
+        let mut each = |first: usize, band: &[u8]| {
+            let at = first * rows.count as usize * 4;
+            out[at..at + band.len()].copy_from_slice(band);
+        };
+        let view = View::whole(w, h);
+        quads.resize(from, view, &rows, &columns, how.0, how.1, &mut each).unwrap();
         out
+    }
+
+    fn ways() -> impl Strategy<Value = (Kernel, (Order, Sums))> {
+        prop_oneof![kernels().prop_map(full), any::<bool>().prop_map(coarse)]
+    }
+
+    fn full((kernel, order): (Kernel, Order)) -> (Kernel, (Order, Sums)) {
+        (kernel, (order, Sums::Full))
+    }
+
+    fn coarse(antialias: bool) -> (Kernel, (Order, Sums)) {
+        let kernel = Kernel { interpolation: Interpolation::Bilinear, antialias };
+        (kernel, (Order::Any, Sums::Coarse))
     }
 
     proptest! {
@@ -472,7 +486,8 @@ mod tests {
             how in kernels(), seed: u64,
         ) {
             let source = pixels(w, h, seed);
-            let ours = resized(&source, (w, h), axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h), how);
+            let (rows, columns) = (axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h));
+            let ours = resized(&source, (w, h), rows, columns, full(how));
             let mut theirs = vec![0; ours.len()];
             let from = SourceBox { x: 0.0, y: 0.0, w: f64::from(w), h: f64::from(h) };
             resample::resize(
@@ -482,11 +497,40 @@ mod tests {
             prop_assert_eq!(ours, theirs);
         }
 
+        /// Coarse sums are near the others: weights are off by 1/256, and noise is the worst for them.
+        #[test]
+        fn coarse_sums_are_near(
+            w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
+            antialias: bool, seed: u64,
+        ) {
+            let source = pixels(w, h, seed);
+            let (rows, columns) = (axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h));
+            let how = coarse(antialias);
+            let near = resized(&source, (w, h), rows, columns, how);
+            let exact = resized(&source, (w, h), rows, columns, full((how.0, Order::Any)));
+            let off: Vec<u8> = near.iter().zip(&exact).map(|(a, b)| a.abs_diff(*b)).collect();
+            let mean = off.iter().map(|d| f64::from(*d)).sum::<f64>() / off.len() as f64;
+            prop_assert!(off.iter().all(|d| *d <= 8), "{:?}", off.iter().max());
+            prop_assert!(mean < 2.0, "{}", mean);
+        }
+
+        /// What has one value keeps it.
+        #[test]
+        fn coarse_sums_keep_a_value(
+            w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
+            antialias: bool, value: u8,
+        ) {
+            let source = vec![value; (w * h * 4) as usize];
+            let (rows, columns) = (axis(w, to_w, 0, to_w), axis(h, to_h, 0, to_h));
+            let out = resized(&source, (w, h), rows, columns, coarse(antialias));
+            prop_assert!(out.iter().all(|v| *v == value));
+        }
+
         /// Of a window, the same pixels as of the whole.
         #[test]
         fn a_window_is_a_part_of_the_whole(
             w in 1u32..90, h in 1u32..70, to_w in 1u32..90, to_h in 1u32..70,
-            cut in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0), how in kernels(), seed: u64,
+            cut in (0.0..1.0, 0.0..1.0, 0.0..1.0, 0.0..1.0), how in ways(), seed: u64,
         ) {
             let part = |n: u32, at: f64, len: f64| {
                 let first = (f64::from(n) * at) as u32;
@@ -511,6 +555,11 @@ mod tests {
             if let Some(unit) = avx2::Unit::here() {
                 let terms = || lines.chunks(2).map(|l| [l[0], l[1]]).zip(pairs.map(|p| p & 0x1FFF_1FFF));
                 prop_assert_eq!(unit.sum(terms(), bits), Portable.sum(terms(), bits));
+                // Of coarse weights, both halves are alike, and all sum up to 256 at most.
+                let coarse = |p: i32| (p & 0x3F) << 8 | (p >> 8 & 0x3F);
+                let coarse = |p: i32| coarse(p) << 16 | coarse(p);
+                let terms = || lines.chunks(2).map(|l| [l[0], l[1]]).zip(pairs.map(coarse)).take(2);
+                prop_assert_eq!(avx2::Coarse(unit).sum(terms(), 8), PortableCoarse.sum(terms(), 8));
                 let lines: [Line; 8] = lines.clone().try_into().unwrap();
                 prop_assert_eq!(unit.turn(&lines), Portable.turn(&lines));
             }

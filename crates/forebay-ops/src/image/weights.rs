@@ -15,6 +15,16 @@ use super::geometry::Kernel;
 /// Bits of a sum beside its 8 of result: two are left for a cubic's overshoot.
 const MOST_PRECISION: u32 = 32 - 8 - 2;
 
+/// How exact the sums of a resize are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// Weights of 16 bits: sums are off by a rounding.
+    Full,
+    /// Weights of 8 bits without a sign, that sum up to 256: only for kernels without negative weights.
+    /// A pixel is off by one more, where neighbours differ much.
+    Coarse,
+}
+
 /// One axis of a resize.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Axis {
@@ -39,7 +49,8 @@ impl Axis {
 /// The weights of one axis. Memory is used again from one picture to the next.
 ///
 /// All target pixels have the same number of weights, two by two in a word as the sums take them: the
-/// lower half for a source pixel, the upper half for the one behind it. What is too many is zero, and
+/// lower half for a source pixel, the upper half for the one behind it; of coarse weights, the lower
+/// and the upper byte of both halves. What is too many is zero, and
 /// stands on source pixels that may lie behind the last.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
@@ -71,6 +82,16 @@ impl Weights {
     pub fn spans(&self) -> impl Iterator<Item = (usize, &[i32])> {
         let starts = self.spans.iter().map(|&(start, _)| start as usize);
         starts.zip(self.pairs.chunks_exact(self.per_target.max(1)))
+    }
+
+    /// The source pixels under `count` target pixels from `first` on; they may lie behind the last.
+    pub fn reach(&self, first: usize, count: usize) -> std::ops::Range<usize> {
+        let end = (first + count).min(self.spans.len());
+        match self.spans.get(first..end) {
+            Some(&[(start, _), .., (last, n)]) => start as usize..(last + n) as usize,
+            Some(&[(start, n)]) => start as usize..(start + n) as usize,
+            _ => 0..0,
+        }
     }
 
     /// The source pixels, of `have`, that weights fall on: the first, and how many. From here on,
@@ -153,6 +174,53 @@ impl Weights {
             kept += 1;
         }
         spans.truncate(kept);
+    }
+
+    /// Computes coarse weights, of a triangle. Their binary point is where it is: nothing has to be
+    /// known of target pixels outside the window.
+    pub fn compute_coarse(&mut self, axis: &Axis, kernel: Kernel) {
+        let Self { spans, pairs, per_target, precision, .. } = self;
+        let scale = axis.len / f64::from(axis.full);
+        let narrowing = if kernel.antialias { 1.0 / scale.max(1.0) } else { 1.0 };
+        let radius = kernel.reach(scale);
+        let (base, fraction) = (axis.left.floor(), axis.left - axis.left.floor());
+        let end = ceil(axis.len - fraction).max(1);
+        let center = |target: u32| (f64::from(target) + 0.5) * scale - fraction;
+        let targets = axis.first..axis.first + axis.count;
+        spans.clear();
+        spans.extend(targets.clone().map(|target| {
+            let center = center(target);
+            let (first, last) = ((center - radius) as u32, ceil(center + radius).min(end));
+            // No weight falls on what is not there: nobody would have left it out otherwise.
+            let start = first.saturating_sub(base as u32).min(axis.have);
+            let stop = last.saturating_sub(base as u32).clamp(start, axis.have);
+            (start, stop - start)
+        }));
+        let most = spans.iter().map(|&(_, count)| count).max().unwrap_or(1);
+        *per_target = most.div_ceil(2).max(1) as usize;
+        *precision = 8;
+        pairs.clear();
+        pairs.resize(*per_target * axis.count as usize, 0);
+        let pairs = pairs.chunks_exact_mut(*per_target);
+        for ((target, &(start, count)), pairs) in targets.zip(&*spans).zip(pairs) {
+            let offset = center(target) - 0.5 - f64::from(base as u32);
+            let filter = |at: u32| triangle((f64::from(at) - offset) * narrowing);
+            let sum: f64 = (start..start + count).map(filter).sum();
+            let one = if sum == 0.0 { 0.0 } else { 256.0 / sum };
+            // What the weights so far sum up to is rounded, so that all sum up to 256.
+            let (mut exact, mut so_far) = (0.5, 0);
+            let mut weights = (start..start + count).map(|at| {
+                exact += filter(at) * one;
+                let own = exact as i32 - so_far;
+                so_far += own;
+                own.min(255)
+            });
+            for pair in pairs {
+                let (low, high) = (weights.next().unwrap_or(0), weights.next().unwrap_or(0));
+                let both = (high << 8) | low;
+                *pair = (both << 16) | both;
+            }
+        }
     }
 }
 
