@@ -129,7 +129,8 @@ fn scene_shared() {
     }
     let pinned = Pinned::open().unwrap();
     let theirs = Shared.map(5000).unwrap();
-    let ours = pinned.pin(theirs.segment().unwrap().map().unwrap());
+    let mapped = Arc::clone(theirs.segment().unwrap()).map().unwrap();
+    let ours = pinned.pin(mapped);
     let sender = Arc::new(Sender(OnceLock::new()));
     let home = Arc::downgrade(&sender) as std::sync::Weak<dyn Home>;
     drop(Slab::received(ours, 5000, home).unwrap());
