@@ -64,6 +64,7 @@ from forebay._memory import MemoryUse, memory
 from forebay._mix_images import CutMix, MixOp, MixUp
 from forebay._mixing import Mixing, mixing, mixing_of
 from forebay._ragged import Ragged
+from forebay._sidecar import Sidecar, SidecarLoader, connect
 
 __all__ = [
     "AlreadyExistsError",
@@ -111,6 +112,8 @@ __all__ = [
     "Resize",
     "ResourceError",
     "SchemaError",
+    "Sidecar",
+    "SidecarLoader",
     "Snapshot",
     "StorageError",
     "Tensor",
@@ -118,6 +121,7 @@ __all__ = [
     "TrivialAugmentWide",
     "UnsupportedError",
     "__version__",
+    "connect",
     "encode_image",
     "image_info",
     "memory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import numbers
 import operator
 import os
@@ -117,3 +118,23 @@ def options_json(call: str, options: Mapping[str, Any]) -> str:
         except TypeError:
             raise wrong(call, argument, value, "a number, a text or a mapping") from None
     return as_json(call, dict(options))
+
+
+def absolute(uri: str) -> str:
+    """Fix a local path, so that it means the same file after a change of directory."""
+    return uri if "://" in uri else os.path.abspath(uri)
+
+
+def given(**arguments: Any) -> dict[str, Any]:
+    return {k: v for k, v in arguments.items() if v is not None}
+
+
+def number(value: Any) -> Any:
+    """A number as JSON has it; NaN and infinity have no JSON form and are written as words."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value

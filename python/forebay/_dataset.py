@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,7 @@ from forebay import _arguments, _forebay
 from forebay._images import ImageOp
 from forebay._loader import Loader
 from forebay._mix_images import MixOp
-from forebay._world import discover
-
-Uri = str | os.PathLike[str]
+from forebay._options import Uri, listed, loader_options
 
 _SQL = "a SQL expression as a text"
 
@@ -27,41 +24,11 @@ def _uris(uri: Uri | Sequence[Uri]) -> list[str]:
     return [_arguments.path("read_parquet", u) for u in many]
 
 
-def _absolute(uri: str) -> str:
-    """Fix a local path, so that it means the same file after a change of directory."""
-    return uri if "://" in uri else os.path.abspath(uri)
-
-
-def _given(**arguments: Any) -> dict[str, Any]:
-    return {k: v for k, v in arguments.items() if v is not None}
-
-
-def _number(value: Any) -> Any:
-    """A number as JSON has it; NaN and infinity have no JSON form and are written as words."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value
-
-
-def _list(call: str, uri: Uri | None) -> str | None:
-    """Read where bad rows are listed."""
-    if uri is None:
-        return None
-    if not isinstance(uri, (str, os.PathLike)):
-        raise _arguments.wrong(call, "bad_rows_to", uri, "the path of a local file")
-    path = _arguments.path(call, uri)
-    return _absolute(path) if path.strip() else path
-
-
 def _open_parquet(call: str, columns: Sequence[str] | None, **source: Any) -> Dataset:
     """Open a Parquet source; `call` is the function whose arguments they are, for errors."""
     if columns is not None:
         source["columns"] = _arguments.names(call, "columns", columns)
-    return _open(_arguments.as_json(call, {"source": {"parquet": _given(**source)}}))
+    return _open(_arguments.as_json(call, {"source": {"parquet": _arguments.given(**source)}}))
 
 
 def _open(plan: str) -> Dataset:
@@ -183,7 +150,7 @@ def read_snapshot(
     return _open_parquet(
         "read_snapshot",
         columns,
-        snapshot=_absolute(_arguments.path("read_snapshot", uri)),
+        snapshot=_arguments.absolute(_arguments.path("read_snapshot", uri)),
         endpoint=endpoint,
         region=region,
         path_style=path_style,
@@ -448,7 +415,7 @@ class Dataset:
                 _arguments.text("map_image", argument, word, 'a word such as "float32" or "RGB"')
         return self._step(
             "map_image",
-            _given(
+            _arguments.given(
                 column=column,
                 ops=[op._as_plan() for op in every],
                 **words,
@@ -535,7 +502,7 @@ class Dataset:
             weights = [_arguments.number("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
         return self._step(
             "mix_images",
-            _given(column=column, label=label, ops=[op._as_plan() for op in every], p=weights),
+            _arguments.given(column=column, label=label, ops=[op._as_plan() for op in every], p=weights),
         )
 
     def stack(self, columns: Sequence[str], into: str, *, dtype: str = "float32") -> Dataset:
@@ -720,37 +687,10 @@ class Dataset:
         >>> next(iter(loader))["dep_delay"].shape
         (512,)
         """
-        discovers = rank is None and world_size is None
-        if discovers:
-            rank, world_size = discover() or (None, None)
-        if isinstance(fill, Mapping):
-            filled: Any = {name: _number(value) for name, value in fill.items()}
-        else:
-            filled = _number(fill)
-        options = _given(
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            epoch_end=epoch_end,
-            lanes=lanes,
-            window=window,
-            steps=steps,
-            fill=filled,
-            lists=dict(lists) if isinstance(lists, Mapping) else lists,
-            format=format,
-            pin_memory=pin_memory,
-            num_threads=num_threads,
-            memory_limit=memory_limit,
-            prefetch=prefetch,
-            max_bad_rows=max_bad_rows,
-            max_bad_share=_number(max_bad_share),
-            bad_rows_to=_list("loader", bad_rows_to),
-        )
-        # Not among the optional ones: None is no word for "no shuffle", and the engine says so.
-        options["shuffle"] = shuffle
-        text = _arguments.options_json("loader", options)
+        # The arguments as they came, before anything else is a local name.
+        given = dict(locals())
+        del given["self"]
+        text, discovers = loader_options(**given)
         return Loader(self, text, discovers=discovers)
 
     def write_parquet(
@@ -807,7 +747,7 @@ class Dataset:
         InvalidInputError
             An overwrite of what the dataset reads, or of the current directory.
         """
-        sink = _given(
+        sink = _arguments.given(
             uri=_arguments.path("write_parquet", uri),
             mode=mode,
             compression_level=compression_level,
@@ -818,8 +758,8 @@ class Dataset:
             path_style=path_style,
             anonymous=anonymous,
             max_bad_rows=max_bad_rows,
-            max_bad_share=_number(max_bad_share),
-            bad_rows_to=_list("write_parquet", bad_rows_to),
+            max_bad_share=_arguments.number(max_bad_share),
+            bad_rows_to=listed("write_parquet", bad_rows_to),
         )
         _arguments.options_json("write_parquet", sink)
         threads = _arguments.options_json("write_parquet", {"num_threads": num_threads})

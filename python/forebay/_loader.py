@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forebay import _arguments, _forebay
@@ -39,13 +39,16 @@ class Loader:
     def __init__(self, dataset: Dataset, options: str, *, discovers: bool) -> None:
         self._dataset = dataset
         self._options = options
-        self._native: _forebay.Loader = dataset._native.loader(options)
+        self._native: _forebay.Loader | _forebay.RemoteLoader = self._open()
         # Where rank and world size were not given, a launcher may still start after the loader was
         # made. They are fixed when the order is first looked at.
         self._discovers = discovers
         self._fixed = False
         # Workers of a DataLoader that were started and are kept: they are told of a new position.
         self._board: Board | None = None
+
+    def _open(self) -> _forebay.Loader | _forebay.RemoteLoader:
+        return self._dataset._native.loader(self._options)
 
     def _fix_world(self) -> None:
         """Take rank and world size from whoever launches this process; later changes are errors."""
@@ -234,17 +237,22 @@ class Loader:
             divides ``lanes``, and up to the world size where ranks share lanes. ``pinned`` says
             whether batches are in page-locked memory.
         """
-        return self._native.stats()
+        return json.loads(self._native.stats())
 
     @property
     def _is_stream(self) -> bool:
         """Whether rows are multiplied, so that the lanes are streams without an end."""
         return "steps" in json.loads(self._options)
 
-    def _again(self) -> tuple[Dataset, str, tuple[int, int], dict[str, Any]]:
-        """What makes this loader again in another process; see `remake`."""
-        state = json.loads(self._next_state())
-        return self._dataset, self._options, self._native.world, state
+    def _again(self) -> tuple[Any, ...]:
+        """What makes this loader again in another process: a function and its arguments."""
+        # Batches of a worker are copied to the trainer's process, and CUDA would take some hundred
+        # MiB of the device for each worker.
+        options = json.dumps({**json.loads(self._options), "pin_memory": False})
+        return remake, *self._recipe(), options, self._native.world, self._next_state()
+
+    def _recipe(self) -> tuple[Any, ...]:
+        return Loader, self._dataset
 
     def _steps(self, first: int, stride: int) -> _Epoch:
         """Start the current epoch, or one worker's part of its steps."""
@@ -319,15 +327,12 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def remake(
-    dataset: Dataset, options: str, world: tuple[int, int], state: Mapping[str, Any]
+    make: Callable[..., Loader], source: Any, options: str, world: tuple[int, int], state: str
 ) -> Loader:
     """Make a loader again where another process had it."""
-    # Batches of a worker are copied to the trainer's process, and CUDA would take some hundred MiB
-    # of the device for each worker.
-    given = {**json.loads(options), "pin_memory": False}
-    loader = Loader(dataset, json.dumps(given), discovers=False)
+    loader = make(source, options, discovers=False)
     loader._native.set_world(*world)
-    loader.load_state_dict(state)
+    loader._native.load_state(state)
     return loader
 
 

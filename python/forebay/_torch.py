@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from forebay._errors import UnsupportedError
-from forebay._loader import remake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,5 +94,5 @@ class Steps(IterableDataset):
         return _again, (self._board, *self._loader._again())
 
 
-def _again(board: Board | None, *recipe: Any) -> Steps:
-    return Steps(remake(*recipe), board)
+def _again(board: Board | None, make: Callable[..., Loader], *recipe: Any) -> Steps:
+    return Steps(make(*recipe), board)

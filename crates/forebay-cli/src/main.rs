@@ -7,6 +7,8 @@ mod inspect;
 mod job;
 mod progress;
 mod run;
+mod sidecar;
+mod signals;
 mod snapshot;
 mod text;
 
@@ -43,6 +45,10 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// List a dataset and save its files, pins and footers, for `read_snapshot`.
     Snapshot(snapshot::SnapshotArgs),
+    /// Serve loaders to the trainers of this machine, until SIGTERM.
+    Sidecar(sidecar::SidecarArgs),
+    /// Show what a sidecar does.
+    Top(sidecar::TopArgs),
 }
 
 /// How to reach an object store. Credentials come from the usual AWS variables.
@@ -86,12 +92,17 @@ fn main() -> ExitCode {
             return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
         }
     };
-    progress::install_warnings();
+    // A daemon has a log instead.
+    if !matches!(cli.command, Command::Sidecar(_)) {
+        progress::install_warnings();
+    }
     let result = match &cli.command {
         Command::Run(args) => run::run(args, cli.json),
         Command::Explain { job } => explain::explain(job, cli.json),
         Command::Inspect(args) => inspect::inspect(args, cli.json),
         Command::Snapshot(args) => snapshot::snapshot(args, cli.json),
+        Command::Sidecar(args) => sidecar::sidecar(args, cli.json),
+        Command::Top(args) => sidecar::top(args, cli.json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

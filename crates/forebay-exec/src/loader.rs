@@ -69,6 +69,9 @@ pub struct LoaderConfig {
     pub bad_rows: BadRows,
     /// What slabs are made of.
     pub backing: Arc<dyn Backing>,
+    /// Batches that are taken before the consumer asks for them, because it is another process: it holds
+    /// these as well, and how long it waits it tells by itself. 0 for a consumer of this process.
+    pub on_the_way: u64,
 }
 
 /// A loader over a bound plan. Cheap to clone.
@@ -184,7 +187,10 @@ impl Loader {
             schedule: Arc::new(schedule),
             account,
             // Those in flight, one in the consumer's hands, one on its way back.
-            slabs: SlabPool::backed(Arc::clone(&config.backing), prefetch + 2),
+            slabs: SlabPool::backed(
+                Arc::clone(&config.backing),
+                prefetch + 2 + config.on_the_way as usize,
+            ),
             stats,
             ledger,
             demand,
@@ -249,7 +255,8 @@ impl Loader {
         };
         let prefetch = self.demand.prefetch;
         let queue = Arc::clone(&self.stats.queue);
-        let out = Delivery::new(self.account.clone(), prefetch, assembler, pool.handle(), queue);
+        let (account, on_the_way) = (self.account.clone(), self.config.on_the_way);
+        let out = Delivery::new(account, prefetch, on_the_way, assembler, pool.handle(), queue);
         match self.pipeline.split.clone() {
             Some(split) => {
                 let tally = Tally::new(Arc::clone(&self.ledger), Some(epoch));

@@ -4,12 +4,17 @@ mod connection;
 mod loader;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_core::{Error, Result};
 
 pub use self::connection::Connection;
 pub use self::loader::{Ask, Epoch, Loader};
+use crate::Block;
 use crate::protocol::message::{Reply, Request};
+
+/// Locks the pages of a batch's memory when it is mapped.
+pub type Pin = Arc<dyn Fn(Block) -> Block + Send + Sync>;
 
 /// Called about ten times a second in every wait; an error ends the wait.
 pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
@@ -19,7 +24,7 @@ pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// # Errors
 /// Nobody who answers there.
 pub fn status(socket: &Path) -> Result<String> {
-    let connection = Connection::open(socket, &mut || Ok(()))?;
+    let connection = Connection::open(socket, None, &mut || Ok(()))?;
     match connection.ask(&Request::Status, &mut || Ok(()))? {
         Reply::Report { json } => Ok(json),
         other => Err(unexpected(&other)),

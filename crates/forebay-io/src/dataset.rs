@@ -15,6 +15,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
 pub use blocks::Block;
+pub use snapshot::absolute;
 pub(crate) use blocks::column_bytes;
 pub use summary::{ColumnSummary, FileSummary, RowGroupSummary};
 

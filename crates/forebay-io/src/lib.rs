@@ -22,7 +22,9 @@ pub mod store;
 mod writer;
 
 pub use blocking::run as file_work;
-pub use dataset::{Block, ColumnSummary, DataFile, Dataset, FileSummary, Pin, RowGroupSummary};
+pub use dataset::{
+    Block, ColumnSummary, DataFile, Dataset, FileSummary, Pin, RowGroupSummary, absolute,
+};
 pub use reader::{BlockReader, Cost, Fetched, Selection, Sink, select_rows};
 pub use rowset::{BlockRows, RowSetWriter, RowSets};
 pub use writer::{LeftBehind, ParquetWriter, Survey, WriteSummary, WrittenFile, survey};

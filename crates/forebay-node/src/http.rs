@@ -80,7 +80,7 @@ pub fn serve(address: &str, board: &Board) -> Result<Server> {
 
 fn serve_within(limits: Limits, address: &str, board: &Board) -> Result<Server> {
     let failed = |what: String, e: std::io::Error, hint: &str| {
-        Error::new(ErrorKind::Io, what).with_source(e).with_hint(hint).at_place("--http")
+        Error::new(ErrorKind::Io, what).with_source(e).with_hint(hint).at_place("--metrics")
     };
     let found = address.to_socket_addrs().map(|all| all.collect::<Vec<_>>()).map_err(|e| {
         Error::invalid(format!("{address:?} is not an address to listen at"))
@@ -88,7 +88,7 @@ fn serve_within(limits: Limits, address: &str, board: &Board) -> Result<Server> 
             .with_hint(
                 "write ADDRESS:PORT, such as 127.0.0.1:9090, or 0.0.0.0:9090 for all networks",
             )
-            .at_place("--http")
+            .at_place("--metrics")
     })?;
     let listener = TcpListener::bind(found.as_slice()).map_err(|e| {
         let hint = match e.kind() {

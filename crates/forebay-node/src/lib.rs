@@ -25,9 +25,11 @@ pub mod metrics;
 mod otlp;
 mod pipeline;
 mod process;
+pub mod sidecar;
 pub mod status;
 pub mod top;
 
 pub use board::{Board, Client, LoaderCard, Registration, Sampler};
 pub use health::{Health, Phase};
+pub use sidecar::Sidecar;
 pub use status::Status;

@@ -13,6 +13,13 @@ use crate::loader::Loader;
 #[pyclass(frozen, module = "forebay._forebay")]
 pub struct Dataset(Inner);
 
+impl Dataset {
+    /// The engine's dataset.
+    pub fn inner(&self) -> &Inner {
+        &self.0
+    }
+}
+
 fn parse(py: Python<'_>, plan: &str) -> PyResult<Plan> {
     Plan::from_json(plan).map_err(|e| to_python(py, &e))
 }

@@ -8,6 +8,7 @@ mod dataset;
 mod errors;
 mod image;
 mod loader;
+mod remote;
 mod tensor;
 mod warnings;
 
@@ -26,11 +27,13 @@ fn _forebay(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<dataset::Snapshot>()?;
     m.add_class::<loader::Loader>()?;
     m.add_class::<loader::Epoch>()?;
+    m.add_class::<remote::RemoteLoader>()?;
     m.add_class::<tensor::Tensor>()?;
     m.add_class::<tensor::ArrowBatch>()?;
     m.add_function(wrap_pyfunction!(dataset::inspect, m)?)?;
     m.add_function(wrap_pyfunction!(dataset::memory, m)?)?;
     m.add_function(wrap_pyfunction!(image::image_info, m)?)?;
     m.add_function(wrap_pyfunction!(loader::merge_states, m)?)?;
+    m.add_function(wrap_pyfunction!(remote::sidecar_status, m)?)?;
     Ok(())
 }

@@ -1,9 +1,7 @@
 //! Loaders and their epochs.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
-use forebay::budget::Held;
 use forebay::{Batch, Column, Format, Share};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -33,11 +31,7 @@ impl Loader {
     fn start(&self, py: Python<'_>, first: u64, stride: u64) -> PyResult<Epoch> {
         let inner = self.0.clone();
         let epoch = detached(py, |_| inner.iter_share(Share { first, stride }))?;
-        Ok(Epoch {
-            format: self.0.options().format,
-            pid: std::process::id(),
-            inner: Mutex::new(State::Ready(epoch)),
-        })
+        Ok(Epoch::new(Box::new(epoch), self.0.options().format))
     }
 
     #[getter]
@@ -79,37 +73,9 @@ impl Loader {
         self.0.set_epoch(epoch).map_err(|e| to_python(py, &e))
     }
 
-    /// Counters and gauges.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (s, a) = (self.0.stats(), self.0.account());
-        let out = PyDict::new(py);
-        out.set_item("rows", s.rows_out.load(Ordering::Relaxed))?;
-        out.set_item("batches", s.batches.load(Ordering::Relaxed))?;
-        out.set_item("batch_bytes", s.batch_bytes.load(Ordering::Relaxed))?;
-        out.set_item("bad_rows", s.bad_rows.load(Ordering::Relaxed))?;
-        out.set_item("dropped_rows", s.dropped_rows.load(Ordering::Relaxed))?;
-        out.set_item("repeated_rows", s.repeated_rows.load(Ordering::Relaxed))?;
-        out.set_item("bytes_read", s.bytes_read.load(Ordering::Relaxed))?;
-        out.set_item("retries", s.retries.load(Ordering::Relaxed))?;
-        out.set_item("fetch_seconds", s.fetch.seconds())?;
-        out.set_item("decode_seconds", s.decode.seconds())?;
-        out.set_item("transform_seconds", s.transform.seconds())?;
-        out.set_item("assemble_seconds", s.assemble.seconds())?;
-        out.set_item("consumer_wait_seconds", s.consumer_wait.seconds())?;
-        out.set_item("backpressure_seconds", s.queue.waited().seconds())?;
-        out.set_item("batches_making", s.queue.making())?;
-        out.set_item("batches_ready", s.queue.ready())?;
-        out.set_item("memory_limit", a.limit())?;
-        out.set_item("memory_used", a.used())?;
-        out.set_item("memory_peak", a.peak())?;
-        out.set_item("held_by_consumer", a.held(Held::Consumer))?;
-        out.set_item("held_by_device", a.held(Held::Device))?;
-        out.set_item("lanes", self.0.schedule().lanes())?;
-        out.set_item("window", self.0.schedule().window())?;
-        out.set_item("read_amplification", self.0.schedule().read_amplification())?;
-        out.set_item("threads", self.0.threads())?;
-        out.set_item("pinned", self.0.is_pinned())?;
-        Ok(out)
+    /// Counters and gauges, as JSON.
+    fn stats(&self) -> String {
+        serde_json::Value::Object(self.0.counters()).to_string()
     }
 
     /// Rows of one epoch over all ranks; of the source, where they are multiplied.
@@ -146,8 +112,28 @@ pub struct Epoch {
     pid: u32,
 }
 
+/// Where batches come from: an epoch of this process, or one that a sidecar runs.
+pub trait Batches: Send {
+    /// The next one; an error of `tick` leaves the epoch as it is.
+    fn next_with(&mut self, tick: forebay::Tick<'_>) -> Option<forebay::Result<Batch>>;
+}
+
+impl Batches for forebay::Epoch {
+    fn next_with(&mut self, tick: forebay::Tick<'_>) -> Option<forebay::Result<Batch>> {
+        Self::next_with(self, tick)
+    }
+}
+
+impl Batches for forebay::remote::Epoch {
+    fn next_with(&mut self, tick: forebay::Tick<'_>) -> Option<forebay::Result<Batch>> {
+        Self::next_with(self, tick)
+    }
+}
+
+type Running = Box<dyn Batches>;
+
 enum State {
-    Ready(forebay::Epoch),
+    Ready(Running),
     /// A thread is in `next` with it.
     Busy,
     /// Exhausted, failed or closed; a thread that is in `next` drops it when it comes back.
@@ -155,12 +141,17 @@ enum State {
 }
 
 impl Epoch {
+    /// A running epoch of this process.
+    pub fn new(running: Running, format: Format) -> Self {
+        Self { inner: Mutex::new(State::Ready(running)), format, pid: std::process::id() }
+    }
+
     fn swap(&self, state: State) -> State {
         std::mem::replace(&mut self.inner.lock().unwrap_or_else(|e| e.into_inner()), state)
     }
 
     /// Gives the epoch back after `next`. It comes out again if it was closed meanwhile.
-    fn put(&self, epoch: forebay::Epoch) -> Option<forebay::Epoch> {
+    fn put(&self, epoch: Running) -> Option<Running> {
         let mut state = self.inner.lock().unwrap_or_else(|e| e.into_inner());
         match &*state {
             State::Over => Some(epoch),
@@ -172,7 +163,7 @@ impl Epoch {
     }
 
     /// The epoch for one call of `next`; `None` where it is over.
-    fn take(&self) -> PyResult<Option<forebay::Epoch>> {
+    fn take(&self) -> PyResult<Option<Running>> {
         let mut state = self.inner.lock().unwrap_or_else(|e| e.into_inner());
         match std::mem::replace(&mut *state, State::Busy) {
             State::Ready(epoch) => Ok(Some(epoch)),
@@ -187,7 +178,7 @@ impl Epoch {
         }
     }
 
-    fn close_inner(&self) -> Option<forebay::Epoch> {
+    fn close_inner(&self) -> Option<Running> {
         match self.swap(State::Over) {
             State::Ready(epoch) => Some(epoch),
             State::Busy | State::Over => None,

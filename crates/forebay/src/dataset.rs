@@ -66,6 +66,21 @@ impl Dataset {
         &self.pipeline.plan
     }
 
+    /// The plan as another process would write it, whatever its working directory: local paths are
+    /// absolute, and there is no sink.
+    ///
+    /// # Errors
+    /// A path that is no text.
+    pub fn portable_plan(&self) -> Result<Plan> {
+        let mut plan = (*self.pipeline.plan).clone();
+        let Source::Parquet(source) = &mut plan.source else { return Ok(plan) };
+        for uri in source.uri.iter_mut().chain(source.snapshot.as_mut()) {
+            *uri = forebay_io::absolute(uri)?;
+        }
+        plan.sink = None;
+        Ok(plan)
+    }
+
     /// The bound plan, with the dataset's files.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline

@@ -16,6 +16,7 @@
 //! # Ok::<(), forebay::Error>(())
 //! ```
 
+mod counters;
 mod dataset;
 mod explain;
 mod inspect;
@@ -23,7 +24,9 @@ mod loader;
 pub mod notices;
 mod pinning;
 mod position;
+pub mod remote;
 mod snapshot;
+pub mod world;
 
 use forebay_core::process::PerProcess;
 
@@ -36,6 +39,7 @@ pub use forebay_core::{
 pub use forebay_exec::outputs::{Make, OutputSpec};
 pub use forebay_exec::runtime;
 pub use forebay_exec::{JobSummary, Progress, Share, Stats};
+pub use forebay_feed as feed;
 pub use forebay_feed::{Batch, Column, Dense, batch, dlpack};
 pub use forebay_ops::{ImageInfo, image_info};
 pub use forebay_plan as plan;
@@ -46,7 +50,8 @@ pub use forebay_plan::{
     SnapshotId, Source, StateProgress, Step, StorageOptions, Subsampling, WriteMode, merge_states,
 };
 pub use inspect::{Inspect, InspectFile, inspect};
-pub use loader::{Epoch, Loader};
+pub use loader::{Destination, Epoch, Loader};
+pub use pinning::pin_shared;
 pub use snapshot::Snapshot;
 
 /// Share of the memory that the process may hold in datasets, unless told otherwise: half. The other

@@ -11,7 +11,7 @@ use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, Source, State
 
 use crate::dataset::Dataset;
 use crate::position::{Place, Position, Turn};
-use crate::{Tick, machine, pinning};
+use crate::{Tick, machine, pinning, world};
 
 /// Epochs of batches over a dataset. Cheap to clone; clones share the position.
 #[derive(Clone)]
@@ -31,16 +31,14 @@ struct Shared {
     said: Once,
 }
 
-/// Rank or world size from the launcher's environment (torchrun, Slurm wrappers, Ray Train).
-fn launcher(name: &str) -> Result<Option<u64>> {
-    match std::env::var(name) {
-        Err(_) => Ok(None),
-        Ok(text) => text.trim().parse().map(Some).map_err(|_| {
-            Error::invalid(format!("the variable {name} is {text:?}, which is not a number"))
-                .at_place("loader()")
-                .with_hint(format!("give rank= and world_size=, or correct {name}"))
-        }),
-    }
+/// Where the batches of a loader go.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// What slabs are made of.
+    pub backing: Arc<dyn Backing>,
+    /// Batches that are taken before they are asked for, because the consumer is another process; 0 for
+    /// one in this process.
+    pub on_the_way: u64,
 }
 
 impl Loader {
@@ -54,52 +52,23 @@ impl Loader {
         tick: Tick<'_>,
     ) -> Result<Self> {
         options.validate()?;
-        Self::open_in(dataset, options, budget, pinning::backing(options.pin_memory), tick)
+        let here = Destination { backing: pinning::backing(options.pin_memory), on_the_way: 0 };
+        Self::open_for(dataset, options, budget, here, tick)
     }
 
-    /// [`Self::open`] with slabs of another kind of memory, whatever the options say about pinning.
-    pub fn open_in(
+    /// [`Self::open`] for batches that go elsewhere, whatever the options say about pinning.
+    pub fn open_for(
         dataset: &Dataset,
         options: &LoaderOptions,
         budget: &ByteBudget,
-        backing: Arc<dyn Backing>,
+        destination: Destination,
         tick: Tick<'_>,
     ) -> Result<Self> {
+        let Destination { backing, on_the_way } = destination;
         options.validate()?;
         options.check_counts(dataset.plan())?;
         options.check_bad_rows(dataset.plan())?;
-        // Explicit arguments first, the launcher's variables second, one process otherwise. Half
-        // of a pair is an error rather than a guess.
-        let (rank, world) = match (options.rank, options.world_size) {
-            (Some(rank), Some(world)) => (rank, world),
-            (None, None) => match (launcher("RANK")?, launcher("WORLD_SIZE")?) {
-                (Some(rank), Some(world)) => (rank, world),
-                (None, None) => (0, 1),
-                // Rank 0 of 1 would give every process the same rows.
-                (rank, _) => {
-                    let (have, lack) = if rank.is_some() {
-                        ("RANK", "WORLD_SIZE")
-                    } else {
-                        ("WORLD_SIZE", "RANK")
-                    };
-                    return Err(Error::invalid(format!(
-                        "the variable {have} is set and {lack} is not"
-                    ))
-                    .at_place("loader()")
-                    .with_hint(format!(
-                        "set both {have} and {lack}, as torchrun does, or give rank= and world_size="
-                    )));
-                }
-            },
-            (rank, world) => {
-                let (have, lack) =
-                    if rank.is_some() { ("rank", "world_size") } else { ("world_size", "rank") };
-                let _ = world;
-                return Err(Error::invalid(format!("{have} is given without {lack}"))
-                    .at_place(format!("loader({have}=...)"))
-                    .with_hint("give both, or neither"));
-            }
-        };
+        let (rank, world) = world::of(options)?;
         let global_batch = global_batch(options, world)?;
         let config = LoaderConfig {
             schedule: ScheduleSpec {
@@ -124,6 +93,7 @@ impl Loader {
             prefetch: options.prefetch.map(|n| n as usize),
             bad_rows: options.bad_rows.clone(),
             backing: Arc::clone(&backing),
+            on_the_way,
         };
         let inner = forebay_exec::Loader::open(dataset.pipeline().clone(), config, budget, tick)?;
         Ok(Self(Arc::new(Shared {
@@ -234,18 +204,17 @@ impl Loader {
     /// multiplied, a rank has its own lanes, and [`crate::merge_states`] puts the ranks' together.
     pub fn state(&self) -> LoaderState {
         let at = lock(&self.0.position).now().clone();
-        self.state_at(at)
+        self.state_at(&self.current(), at)
     }
 
     /// The position at which the next [`Self::iter`] begins: that of [`Self::state`] only where it was
     /// loaded and not yet gone on from.
     pub fn next_state(&self) -> LoaderState {
         let at = lock(&self.0.position).next();
-        self.state_at(at)
+        self.state_at(&self.current(), at)
     }
 
-    fn state_at(&self, at: Place) -> LoaderState {
-        let current = self.current();
+    fn state_at(&self, current: &forebay_exec::Loader, at: Place) -> LoaderState {
         let (schedule, pipeline) = (current.schedule(), current.pipeline());
         let progress = if self.streams() {
             StateProgress::Stream {
@@ -357,6 +326,7 @@ impl Loader {
             .with_hint("use num_workers=0, or the loader itself: its threads do the work"));
         }
         let (turn, at) = lock(&self.0.position).begin();
+        let place = at.clone();
         let mut from = at.delivered;
         if self.streams() {
             from.lanes = lanes(schedule, from.lanes);
@@ -364,7 +334,8 @@ impl Loader {
             from.count = schedule.rows();
         }
         let run = current.epoch(at.epoch, from, share)?;
-        Ok(Epoch { run: Some(run), loader: self.clone(), number: at.epoch, turn })
+        let number = at.epoch;
+        Ok(Epoch { run: Some(run), loader: self.clone(), layout: current, place, number, turn })
     }
 }
 
@@ -466,6 +437,10 @@ fn global_batch(options: &LoaderOptions, world_size: u64) -> Result<u64> {
 pub struct Epoch {
     run: Option<EpochRun>,
     loader: Loader,
+    /// The loader as it was when the epoch was started.
+    layout: Arc<forebay_exec::Loader>,
+    /// How far it is.
+    place: Place,
     number: u64,
     turn: Turn,
 }
@@ -483,8 +458,10 @@ impl Epoch {
         });
         match next {
             Some(Ok(batch)) => {
-                let (delivered, finished) = (run.delivered(), run.finished());
-                lock(&self.loader.0.position).delivered(self.turn, delivered, finished);
+                self.place.delivered = run.delivered().clone();
+                self.place.finished = run.finished();
+                let Place { delivered, finished, .. } = &self.place;
+                lock(&self.loader.0.position).delivered(self.turn, delivered, *finished);
                 Some(Ok(batch))
             }
             Some(Err(e)) => {
@@ -495,6 +472,7 @@ impl Epoch {
             }
             None => {
                 self.run = None;
+                self.place = self.place.next();
                 lock(&self.loader.0.position).ended(self.turn);
                 None
             }
@@ -504,6 +482,17 @@ impl Epoch {
     /// The epoch's number.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The position of this iteration, which is the loader's where it is the newest one; after its end,
+    /// the beginning of the next.
+    pub fn state(&self) -> LoaderState {
+        self.loader.state_at(&self.layout, self.place.clone())
+    }
+
+    /// The position at which the next iteration begins, should this one be left.
+    pub fn restart_state(&self) -> LoaderState {
+        self.loader.state_at(&self.layout, self.place.restarted())
     }
 
     /// The loader.

@@ -27,13 +27,13 @@ impl Place {
     }
 
     /// The beginning of the epoch.
-    fn restarted(&self) -> Self {
+    pub(crate) fn restarted(&self) -> Self {
         let lanes = self.delivered.lanes.iter().map(|lane| lane.restarted()).collect();
         Self::start(self.epoch, lanes)
     }
 
     /// The beginning of the next one.
-    fn next(&self) -> Self {
+    pub(crate) fn next(&self) -> Self {
         let lanes = self.delivered.lanes.iter().map(|lane| lane.rebegun()).collect();
         Self::start(self.epoch.saturating_add(1), lanes)
     }

@@ -53,6 +53,8 @@ pub struct Delivery {
     pool: PoolHandle,
     queue: Arc<Queue>,
     warned: AtomicBool,
+    /// Batches that a consumer in another process holds without having asked for them yet.
+    on_the_way: u64,
     /// What is delivered in the place of bad rows, where they are skipped.
     substitutes: OnceLock<Substitutes>,
     /// Batches that wait for substitutes.
@@ -71,6 +73,7 @@ impl Delivery {
     pub fn new(
         account: Account,
         prefetch: u64,
+        on_the_way: u64,
         assembler: Assembler,
         pool: PoolHandle,
         queue: Arc<Queue>,
@@ -84,6 +87,7 @@ impl Delivery {
             pool,
             queue,
             warned: AtomicBool::new(false),
+            on_the_way,
             substitutes: OnceLock::new(),
             mending: Mutex::default(),
         }
@@ -147,7 +151,7 @@ impl Delivery {
         };
         let (batches, held) =
             (self.account.number(Held::Consumer), self.account.held(Held::Consumer));
-        if batches > LOOP_HOLDS && held + bytes > self.account.limit() {
+        if batches > LOOP_HOLDS + self.on_the_way && held + bytes > self.account.limit() {
             self.fail(step, held_too_long(batches, held, self.account.limit()));
             return false;
         }
@@ -277,7 +281,10 @@ impl EpochRun {
         loop {
             let start = Instant::now();
             let next = self.out.ready.take(Duration::from_millis(100));
-            self.stats.consumer_wait.add(start.elapsed());
+            // Of another process only that one knows.
+            if self.out.on_the_way == 0 {
+                self.stats.consumer_wait.add(start.elapsed());
+            }
             let result = match next {
                 Next::TimedOut => match tick() {
                     Ok(()) => continue,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
 
-use super::{Tick, unexpected};
+use super::{Pin, Tick, unexpected};
 use crate::protocol::message::{self, Part, Reply, Request, Sent, VERSION};
 use crate::protocol::wire::{self, Received, Receiver};
 use crate::{Block, Home, Segment, Slab};
@@ -35,6 +35,7 @@ struct Socket {
     /// A forked child has a copy of the descriptor, and must not speak on it.
     pid: u32,
     idle: Mutex<HashMap<u64, Block>>,
+    pin: Option<Pin>,
     writing: Mutex<()>,
 }
 
@@ -111,13 +112,14 @@ impl Connection {
     ///
     /// # Errors
     /// No socket, nobody who listens, another protocol.
-    pub fn open(path: &Path, tick: Tick<'_>) -> Result<Self> {
+    pub fn open(path: &Path, pin: Option<Pin>, tick: Tick<'_>) -> Result<Self> {
         let stream = UnixStream::connect(path).map_err(|e| cannot_connect(path, e))?;
         let connection = Self {
             socket: Arc::new(Socket {
                 stream,
                 pid: std::process::id(),
                 idle: Mutex::default(),
+                pin,
                 writing: Mutex::default(),
             }),
             incoming: Mutex::default(),
@@ -252,7 +254,11 @@ fn slabs(socket: &Arc<Socket>, parts: &[Part], fds: Vec<OwnedFd>) -> Result<Vec<
         };
         let block = if part.fresh {
             let fd = fds.next().ok_or_else(|| wrong("memory that did not come"))?;
-            Arc::new(Segment { id: part.segment, len, fd }).map()?
+            let block = Arc::new(Segment { id: part.segment, len, fd }).map()?;
+            match &socket.pin {
+                Some(pin) => pin(block),
+                None => block,
+            }
         } else {
             let idle = lock(&socket.idle).remove(&part.segment);
             idle.ok_or_else(|| wrong("memory that is in use or was never sent"))?

@@ -13,7 +13,7 @@ use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::connection::{Connection, Pushed};
-use super::{Tick, unexpected};
+use super::{Pin, Tick, unexpected};
 use crate::Batch;
 use crate::protocol::layout::restore;
 use crate::protocol::message::{Facts, Reply, Request};
@@ -26,7 +26,7 @@ const CREDIT: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a loader is asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Ask {
     /// The sidecar's socket.
     pub socket: PathBuf,
@@ -38,6 +38,8 @@ pub struct Ask {
     pub snapshot: Option<String>,
     /// How long a sidecar may be gone.
     pub patience: Duration,
+    /// Locks the pages of what the batches lie in.
+    pub pin: Option<Pin>,
 }
 
 /// A loader. Cheap to clone; clones share the position.
@@ -92,6 +94,14 @@ impl Loader {
     pub fn load_state(&self, state: &str, tick: Tick<'_>) -> Result<()> {
         self.change(&Request::Load { state: state.to_owned() }, tick)?;
         // An iteration that is still held moves nothing any more.
+        lock(&self.0.state).newest += 1;
+        Ok(())
+    }
+
+    /// The next iteration delivers this epoch; a position in it stays.
+    pub fn set_epoch(&self, epoch: u64, tick: Tick<'_>) -> Result<()> {
+        let next = lock(&self.0.state).facts.next.clone();
+        self.change(&Request::Epoch { next, epoch }, tick)?;
         lock(&self.0.state).newest += 1;
         Ok(())
     }
@@ -202,7 +212,7 @@ fn connect(
     world: Option<(u64, u64)>,
     tick: Tick<'_>,
 ) -> Result<(Arc<Connection>, Facts)> {
-    let connection = Connection::open(&ask.socket, tick)?;
+    let connection = Connection::open(&ask.socket, ask.pin.clone(), tick)?;
     let Ask { plan, options, snapshot, .. } = ask.clone();
     let mut reply = connection.ask(&Request::Open { plan, options, snapshot }, tick)?;
     if let Some((rank, world_size)) = world {

@@ -39,6 +39,13 @@ pub enum Request {
         /// What `state_dict` gave.
         state: String,
     },
+    /// The next iteration is to be that of an epoch; a position in it stays.
+    Epoch {
+        /// The position at which the next iteration would begin, as a state in JSON.
+        next: String,
+        /// Which epoch.
+        epoch: u64,
+    },
     /// Starts an iteration.
     Start {
         /// The number that it gets, another one than any before on this connection.
@@ -86,7 +93,7 @@ pub enum Reply {
         /// Name and version of the program, for logs.
         server: String,
     },
-    /// To `open`, `world` and `load`: how the loader is now.
+    /// To `open`, `world`, `load` and `epoch`: how the loader is now.
     Loader(Facts),
     /// To `start`: the iteration runs.
     Started {

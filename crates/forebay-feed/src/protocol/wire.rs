@@ -96,9 +96,10 @@ pub fn send(
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
                 let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() || !ready(socket, PollFlags::OUT, left)? {
+                if left.is_zero() {
                     return Err(Error::new(ErrorKind::Io, "the other side does not read"));
                 }
+                ready(socket, PollFlags::OUT, left)?;
             }
             Err(e) => return Err(lost(e)),
         }

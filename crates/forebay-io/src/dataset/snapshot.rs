@@ -379,7 +379,7 @@ fn shown(path: &Path) -> Result<String> {
 }
 
 /// An argument as another working directory would write it.
-pub(super) fn absolute(uri: &str) -> Result<String> {
+pub fn absolute(uri: &str) -> Result<String> {
     if uri.contains("://") {
         return Ok(uri.to_owned());
     }

@@ -1,0 +1,211 @@
+//! The sidecar: loaders for the trainers of a machine, over a Unix socket.
+//!
+//! One thread takes connections, each connection has a thread that answers it, and each iteration one that
+//! sends its batches (`session`, `run`). The batches lie in memory that both processes map; what goes over
+//! the socket is where (`link`, and [`forebay::feed::protocol`]). A trainer's position is its own: the
+//! sidecar keeps nothing that another one could not be told.
+
+mod link;
+mod run;
+mod session;
+mod socket;
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay::{ByteBudget, Error, ErrorKind, Result, machine, text};
+use forebay_core::sync::lock;
+
+use self::session::Session;
+use self::socket::Socket;
+use crate::board::Board;
+use crate::health::Phase;
+
+/// The most connections: a trainer and its DataLoader workers have one for each loader.
+const MOST_CONNECTIONS: usize = 4096;
+
+/// How soon a sidecar notices that it is to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a sidecar is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The socket's path.
+    pub socket: PathBuf,
+    /// Where this is a size, what all loaders together may hold. Default: the budget of the process.
+    pub memory: Option<u64>,
+}
+
+/// What all connections share.
+struct House {
+    board: Board,
+    budget: ByteBudget,
+    /// Connections whose trainers may still be served.
+    connections: AtomicUsize,
+}
+
+impl House {
+    fn is_stopping(&self) -> bool {
+        self.board.health().phase() == Phase::Stopping
+    }
+}
+
+/// A sidecar that serves until it is dropped.
+pub struct Sidecar {
+    house: Arc<House>,
+    socket: Option<Arc<Socket>>,
+    ending: Arc<AtomicBool>,
+    acceptor: Option<JoinHandle<()>>,
+    sessions: Arc<Mutex<Vec<JoinHandle<()>>>>,
+}
+
+/// The budget of a sidecar.
+///
+/// # Errors
+/// More than the machine or the container has: it would be killed for it in the middle of a run.
+pub fn budget(memory: Option<u64>) -> Result<ByteBudget> {
+    let Some(limit) = memory else { return forebay::process_budget().cloned() };
+    if let Some(has) = machine::memory().filter(|has| limit > *has) {
+        return Err(Error::invalid(format!(
+            "--memory is {}, and this container (or machine) has {}",
+            text::bytes(limit),
+            text::bytes(has)
+        ))
+        .at_place("--memory")
+        .with_hint("give less (half of it leaves room for what is not counted), or raise the container's memory limit"));
+    }
+    Ok(ByteBudget::new(limit))
+}
+
+impl Sidecar {
+    /// Listens at the socket, and serves whoever connects.
+    ///
+    /// # Errors
+    /// A socket that cannot be made; no thread.
+    pub fn start(socket: &Path, budget: ByteBudget, board: &Board) -> Result<Self> {
+        let socket = Arc::new(Socket::bind(socket)?);
+        let house =
+            Arc::new(House { board: board.clone(), budget, connections: AtomicUsize::new(0) });
+        let (ending, sessions) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
+        let mut sidecar = Self {
+            house: Arc::clone(&house),
+            socket: Some(Arc::clone(&socket)),
+            ending: Arc::clone(&ending),
+            acceptor: None,
+            sessions: Arc::clone(&sessions),
+        };
+        let work = move || accept(&house, socket, &ending, &sessions);
+        sidecar.acceptor = Some(thread("forebay-accept", work)?);
+        board.health().ready();
+        Ok(sidecar)
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        self.socket.as_ref().map_or(Path::new(""), |socket| socket.path())
+    }
+
+    /// Takes no new work from now on, and ends when no trainer is connected any more, or after `grace`.
+    /// Iterations that run go on; trainers that begin another one wait for the next
+    /// sidecar.
+    pub fn finish(self, grace: Duration) {
+        self.house.board.health().stopping();
+        let until = Instant::now() + grace;
+        while self.house.connections.load(Ordering::Relaxed) > 0 {
+            if Instant::now() >= until {
+                tracing::warn!("ending while trainers are connected: the grace of {} s is over", grace.as_secs());
+                break;
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        self.house.board.health().stopping();
+        self.ending.store(true, Ordering::Relaxed);
+        drop(self.socket.take());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        let sessions = std::mem::take(&mut *lock(&self.sessions));
+        for session in sessions {
+            let _ = session.join();
+        }
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map_err(|e| {
+        Error::new(ErrorKind::Resource, "the sidecar cannot start a thread")
+            .with_source(e)
+            .with_hint("the limit on processes may be reached (ulimit -u)")
+    })
+}
+
+/// Takes connections until the sidecar takes no new work.
+fn accept(
+    house: &Arc<House>,
+    socket: Arc<Socket>,
+    ending: &Arc<AtomicBool>,
+    sessions: &Mutex<Vec<JoinHandle<()>>>,
+) {
+    let mut said = false;
+    // The socket goes with this thread, so that who comes later finds the next sidecar's or none.
+    while !ending.load(Ordering::Relaxed) && !house.is_stopping() {
+        let stream = match socket.accept(TICK) {
+            Ok(Some(stream)) => stream,
+            Ok(None) => continue,
+            Err(e) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::error!("cannot take a connection: {e}; trying again (ulimit -n may be too low)");
+                }
+                std::thread::sleep(TICK);
+                continue;
+            }
+        };
+        said = false;
+        if let Err(e) = welcome(house, stream, ending, sessions) {
+            tracing::error!("cannot serve a connection: {}", e.report());
+        }
+    }
+}
+
+fn welcome(
+    house: &Arc<House>,
+    stream: UnixStream,
+    ending: &Arc<AtomicBool>,
+    sessions: &Mutex<Vec<JoinHandle<()>>>,
+) -> Result<()> {
+    let mut sessions = lock(sessions);
+    sessions.retain(|session| !session.is_finished());
+    if sessions.len() >= MOST_CONNECTIONS {
+        return Err(Error::new(
+            ErrorKind::Resource,
+            format!("{MOST_CONNECTIONS} connections are open"),
+        ));
+    }
+    let (house, ending) = (Arc::clone(house), Arc::clone(ending));
+    let work = move || {
+        house.connections.fetch_add(1, Ordering::Relaxed);
+        let _leaving = Leaving(&house.connections);
+        if let Err(e) = Session::serve(Arc::clone(&house), stream, &ending) {
+            tracing::debug!("a connection ended: {}", e.report());
+        }
+    };
+    sessions.push(thread("forebay-session", work)?);
+    Ok(())
+}
+
+struct Leaving<'a>(&'a AtomicUsize);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
