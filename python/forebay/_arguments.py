@@ -129,7 +129,7 @@ def given(**arguments: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if v is not None}
 
 
-def number(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A number as JSON has it; NaN and infinity have no JSON form and are written as words."""
     if hasattr(value, "item"):
         value = value.item()

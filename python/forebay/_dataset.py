@@ -499,7 +499,7 @@ class Dataset:
         if p is not None and weights is None:
             raise _arguments.wrong("mix_images", "p", p, "a list of one number for each operator")
         if weights is not None:
-            weights = [_arguments.number("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
+            weights = [_arguments.plain("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
         return self._step(
             "mix_images",
             _arguments.given(column=column, label=label, ops=[op._as_plan() for op in every], p=weights),
@@ -758,7 +758,7 @@ class Dataset:
             path_style=path_style,
             anonymous=anonymous,
             max_bad_rows=max_bad_rows,
-            max_bad_share=_arguments.number(max_bad_share),
+            max_bad_share=_arguments.plain(max_bad_share),
             bad_rows_to=listed("write_parquet", bad_rows_to),
         )
         _arguments.options_json("write_parquet", sink)

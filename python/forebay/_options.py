@@ -31,16 +31,16 @@ def loader_options(
     if discovers:
         rank, world_size = discover() or (None, None)
     if isinstance(fill, Mapping):
-        filled: Any = {name: _arguments.number(value) for name, value in fill.items()}
+        filled: Any = {name: _arguments.plain(value) for name, value in fill.items()}
     else:
-        filled = _arguments.number(fill)
+        filled = _arguments.plain(fill)
     options = _arguments.given(
         **others,
         rank=rank,
         world_size=world_size,
         fill=filled,
         lists=dict(lists) if isinstance(lists, Mapping) else lists,
-        max_bad_share=_arguments.number(max_bad_share),
+        max_bad_share=_arguments.plain(max_bad_share),
         bad_rows_to=listed("loader", bad_rows_to),
     )
     # Not among the optional ones: None is no word for "no shuffle", and the engine says so.

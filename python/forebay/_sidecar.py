@@ -150,7 +150,7 @@ def connect(socket: Uri, *, reconnect_timeout: float = _PATIENCE) -> Sidecar:
     """
     if not isinstance(socket, (str, os.PathLike)):
         raise _arguments.wrong("connect", "socket", socket, "the path of a socket")
-    seconds = _arguments.number(reconnect_timeout)
+    seconds = _arguments.plain(reconnect_timeout)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         want = "a number of seconds"
         raise _arguments.wrong("connect", "reconnect_timeout", reconnect_timeout, want)

@@ -242,7 +242,12 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 def test_signals_end_a_run_in_order(tmp_path: Path, number: signal.Signals) -> None:
     job = _large_job(tmp_path)
     out = tmp_path / "out"
-    process = start_forebay("run", job)
+    # Whoever runs the tests may ignore signals (nohup does), and children inherit that.
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        process = start_forebay("run", job)
+    finally:
+        signal.signal(number, before)
     until(
         lambda: list(out.glob("_forebay/*/part-*")) != [] or process.poll() is not None,
         "the run has staged something",
