@@ -103,10 +103,13 @@ where
     let ansi = io::IsTerminal::is_terminal(&io::stderr()) && std::env::var_os("NO_COLOR").is_none();
     match format {
         LogFormat::Text => {
-            fmt::layer().with_ansi(ansi).with_writer(writer).with_filter(filter).boxed()
+            // A full disk under the log is no reason to end: it would be said where it cannot be.
+            let layer = fmt::layer().with_ansi(ansi).with_writer(writer).log_internal_errors(false);
+            layer.with_filter(filter).boxed()
         }
         LogFormat::Json => {
-            fmt::layer().json().flatten_event(true).with_writer(writer).with_filter(filter).boxed()
+            let layer = fmt::layer().json().flatten_event(true).with_writer(writer);
+            layer.log_internal_errors(false).with_filter(filter).boxed()
         }
     }
 }
