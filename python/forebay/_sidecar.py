@@ -150,14 +150,11 @@ def connect(socket: Uri, *, reconnect_timeout: float = _PATIENCE) -> Sidecar:
     """
     if not isinstance(socket, (str, os.PathLike)):
         raise _arguments.wrong("connect", "socket", socket, "the path of a socket")
-    seconds = _arguments.plain(reconnect_timeout)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        want = "a number of seconds"
-        raise _arguments.wrong("connect", "reconnect_timeout", reconnect_timeout, want)
+    seconds = _arguments.number("connect", "reconnect_timeout", reconnect_timeout)
     if not seconds >= 0:
         msg = f"connect(reconnect_timeout={reconnect_timeout!r}): a time is 0 or more seconds"
         raise ValueError(msg)
-    sidecar = Sidecar(_arguments.absolute(_arguments.path("connect", socket)), float(seconds))
+    sidecar = Sidecar(_arguments.absolute(_arguments.path("connect", socket)), seconds)
     # A path that is wrong shows here, not in the middle of a program.
     sidecar.status()
     return sidecar

@@ -57,7 +57,7 @@ impl House {
 /// A sidecar that serves until it is dropped.
 pub struct Sidecar {
     house: Arc<House>,
-    socket: Option<Arc<Socket>>,
+    path: PathBuf,
     ending: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
     sessions: Arc<Mutex<Vec<JoinHandle<()>>>>,
@@ -87,18 +87,19 @@ impl Sidecar {
     /// # Errors
     /// A socket that cannot be made; no thread.
     pub fn start(socket: &Path, budget: ByteBudget, board: &Board) -> Result<Self> {
-        let socket = Arc::new(Socket::bind(socket)?);
+        let socket = Socket::bind(socket)?;
         let house =
             Arc::new(House { board: board.clone(), budget, connections: AtomicUsize::new(0) });
         let (ending, sessions) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let mut sidecar = Self {
             house: Arc::clone(&house),
-            socket: Some(Arc::clone(&socket)),
+            path: socket.path().to_owned(),
             ending: Arc::clone(&ending),
             acceptor: None,
             sessions: Arc::clone(&sessions),
         };
-        let work = move || accept(&house, socket, &ending, &sessions);
+        // The socket goes with the thread, so that who comes later finds the next sidecar's or none.
+        let work = move || accept(&house, &socket, &ending, &sessions);
         sidecar.acceptor = Some(thread("forebay-accept", work)?);
         board.health().ready();
         Ok(sidecar)
@@ -106,7 +107,7 @@ impl Sidecar {
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
-        self.socket.as_ref().map_or(Path::new(""), |socket| socket.path())
+        &self.path
     }
 
     /// Takes no new work from now on, and ends when no trainer is connected any more, or after `grace`.
@@ -129,7 +130,6 @@ impl Drop for Sidecar {
     fn drop(&mut self) {
         self.house.board.health().stopping();
         self.ending.store(true, Ordering::Relaxed);
-        drop(self.socket.take());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
@@ -151,12 +151,11 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 /// Takes connections until the sidecar takes no new work.
 fn accept(
     house: &Arc<House>,
-    socket: Arc<Socket>,
+    socket: &Socket,
     ending: &Arc<AtomicBool>,
     sessions: &Mutex<Vec<JoinHandle<()>>>,
 ) {
     let mut said = false;
-    // The socket goes with this thread, so that who comes later finds the next sidecar's or none.
     while !ending.load(Ordering::Relaxed) && !house.is_stopping() {
         let stream = match socket.accept(TICK) {
             Ok(Some(stream)) => stream,

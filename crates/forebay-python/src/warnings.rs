@@ -3,6 +3,7 @@
 //! `logging.getLogger("forebay")` is where users of the field look.
 
 use forebay::notices;
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 
 /// Sends warnings and errors to `logging`. A process that set a subscriber of its own keeps it.
@@ -16,7 +17,14 @@ pub fn install() {
                 logger.call_method1(method, ("%s", line))?;
                 Ok(())
             };
-            let _ = log();
+            match log() {
+                // Ctrl-C came in the middle of it: whoever waits is to see it.
+                Err(e) if e.is_instance_of::<PyKeyboardInterrupt>(py) => {
+                    let again = py.import("_thread").and_then(|m| m.call_method0("interrupt_main"));
+                    drop(again);
+                }
+                _ => {}
+            }
         });
     });
 }
