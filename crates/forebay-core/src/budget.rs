@@ -7,8 +7,11 @@
 //!    admitted, at once. The head is the batch that the consumer waits for next, so the one piece
 //!    of work that everything else waits for never waits for credit itself. This makes deadlock
 //!    impossible; the price is that the budget can be exceeded by the head's own items.
-//! 2. **Others' heads.** Work beyond the head leaves room for the head-sized share of every other
-//!    account, so that no loader's prefetch starves another loader.
+//! 2. **Others' shares.** Work beyond the head leaves room for the head of every other account, and for
+//!    the fair share of those that work now. The shares are max-min fair by demand: an account that can
+//!    use little keeps no more than that, and what it leaves is shared by the others. So no loader's
+//!    prefetch starves another loader, and one whose trainer stands still holds no more than its share
+//!    for long.
 //! 3. **In order.** Within an account, later work never overtakes earlier work that waits.
 //!
 //! # Implementation details
@@ -94,6 +97,21 @@ impl AccountState {
         self.head_bytes.saturating_sub(self.used)
     }
 
+    /// What it holds that the consumer does not have yet.
+    fn ahead_now(&self) -> u64 {
+        self.used - self.delivered()
+    }
+
+    /// What it could use for work that the consumer has not asked for.
+    fn demand(&self) -> u64 {
+        self.ahead.min(self.limit)
+    }
+
+    /// Whether it has or wants anything for such work. One that is open and idle keeps nothing from others.
+    fn is_active(&self) -> bool {
+        self.ahead_now() > 0 || !self.waiters.is_empty()
+    }
+
     /// What is behind the consumer's `next`, and no prefetch any more.
     fn delivered(&self) -> u64 {
         self.by_kind[Held::Consumer as usize] + self.by_kind[Held::Device as usize]
@@ -121,17 +139,35 @@ impl State {
         }
     }
 
+    /// The fair share of whoever can use it: water poured alike into the active accounts (and the one that
+    /// asks) stands at this height when each has its demand or the budget is empty.
+    fn level(&self, asking: u64) -> u64 {
+        let active = self.accounts.iter().filter(|(id, a)| **id == asking || a.is_active());
+        let mut demands: Vec<u64> = active.map(|(_, a)| a.demand()).collect();
+        demands.sort_unstable();
+        let (mut left, mut sharers) = (self.limit, demands.len() as u64);
+        for demand in demands {
+            let share = left / sharers;
+            if demand > share {
+                return share;
+            }
+            left -= demand;
+            sharers -= 1;
+        }
+        u64::MAX
+    }
+
     fn fits(&self, account: u64, seq: u64, bytes: u64) -> bool {
         let Some(a) = self.accounts.get(&account) else { return true };
         if seq <= a.head {
             return true;
         }
-        let others: u64 = self
-            .accounts
-            .iter()
-            .filter(|(id, _)| **id != account)
-            .map(|(_, other)| other.missing_head())
-            .sum();
+        let level = self.level(account);
+        let others = self.accounts.iter().filter(|(id, _)| **id != account).map(|(_, other)| {
+            let share = if other.is_active() { other.demand().min(level) } else { 0 };
+            other.missing_head().max(share.saturating_sub(other.ahead_now()))
+        });
+        let others = others.fold(0u64, u64::saturating_add);
         let own = a.used.saturating_add(bytes);
         own <= a.limit
             && own - a.delivered() <= a.ahead

@@ -73,6 +73,32 @@ mod rules {
     }
 
     #[test]
+    fn accounts_that_work_have_fair_shares_by_demand() {
+        let budget = ByteBudget::new(100);
+        let greedy = budget.open(100, 0);
+        // Alone it may have all.
+        let mut held: Vec<_> =
+            (1..=9).map(|seq| poll(&mut greedy.reserve(seq, 10)).unwrap()).collect();
+        let modest = budget.open(100, 0);
+        modest.set_ahead(20);
+        let other = budget.open(100, 0);
+        // They begin to work: from now on 20, 40 and 40 are fair.
+        let first = poll(&mut modest.reserve(1, 10)).unwrap();
+        let mut wants = [other.reserve(1, 10), other.reserve(2, 10)];
+        assert!(wants.iter_mut().all(|want| poll(want).is_none()));
+        let mut more = greedy.reserve(10, 10);
+        assert!(poll(&mut more).is_none());
+        // What is freed goes to who is below its share, and not to who is above.
+        held.truncate(6);
+        let got: Vec<_> = wants.iter_mut().map(|want| poll(want).unwrap()).collect();
+        held.truncate(5);
+        assert!(poll(&mut more).is_none());
+        // Who has and wants nothing keeps nothing from others.
+        drop((first, got));
+        assert!(poll(&mut more).is_some());
+    }
+
+    #[test]
     fn later_work_does_not_overtake_in_an_account() {
         let budget = ByteBudget::new(100);
         let a = budget.open(100, 0);
