@@ -364,6 +364,15 @@ impl Account {
         Reserve { account: self.clone(), seq, bytes, waiting: None }
     }
 
+    /// Whether so many bytes more are within its fair share of the budget, and its own limit.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let s = self.0.state();
+        let level = s.level(self.0.id);
+        s.accounts.get(&self.0.id).is_some_and(|a| {
+            a.ahead_now().saturating_add(bytes) <= a.limit.min(level)
+        })
+    }
+
     /// Takes `bytes` without waiting, whatever the budget says. For bytes that exist already.
     pub fn force(&self, bytes: u64, kind: Held) -> Reservation {
         self.0.state().take(self.0.id, bytes, kind);
@@ -491,6 +500,19 @@ impl Reservation {
     /// The state that the bytes are counted in; `None` in a forked child of the process that holds them.
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         (std::process::id() == self.process).then(|| self.account.0.state())
+    }
+
+    /// Charges the bytes to another account of the same budget.
+    pub fn move_to(&mut self, account: &Account) {
+        let before = std::mem::replace(&mut self.account, account.clone());
+        let Some(mut s) = self.state() else { return };
+        s.give(before.0.id, self.bytes, self.kind);
+        s.take(account.0.id, self.bytes, self.kind);
+        let wake = s.grant();
+        drop(s);
+        wake_all(wake);
+        // The account may close with this handle, which takes the lock.
+        drop(before);
     }
 
     /// Moves the bytes to another gauge.

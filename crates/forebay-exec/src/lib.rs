@@ -9,6 +9,7 @@
 mod arrange;
 pub mod assemble;
 pub mod bad;
+pub mod commons;
 mod costs;
 pub mod encode;
 mod full;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 pub use delivery::{Delivered, EpochRun};
 use forebay_core::budget::Held;
 use forebay_core::sync::lock;
-use forebay_core::{Account, ByteBudget, Error, Reservation, Result};
+use forebay_core::{Account, ByteBudget, Error, ErrorKind, Reservation, Result};
 use forebay_feed::{Backing, SlabPool};
 use forebay_io::RowSets;
 use forebay_plan::schedule::{
@@ -32,6 +32,7 @@ use tokio::task::JoinSet;
 
 use crate::arrange::Arrangement;
 use crate::assemble::{Assembler, REPEAT_COLUMN};
+use crate::commons::{Commons, Member, Run};
 use crate::costs::{Costs, Demand, Form};
 use crate::full::Full;
 use crate::index;
@@ -40,7 +41,7 @@ use crate::mixes;
 use crate::outputs::{OutputOptions, OutputSpec, batch_bytes, resolve};
 use crate::pipeline::Pipeline;
 use crate::pool::{Cancel, Pool};
-use crate::rows::Rows;
+use crate::rows::{Rows, Window};
 use crate::runtime::{Abort, io};
 use crate::stats::Stats;
 use crate::window::{WindowHandle, WindowSource};
@@ -72,6 +73,8 @@ pub struct LoaderConfig {
     /// Batches that are taken before the consumer asks for them, because it is another process: it holds
     /// these as well, and how long it waits it tells by itself. 0 for a consumer of this process.
     pub on_the_way: u64,
+    /// Where windows are shared with other loaders of the process. Default: they are not.
+    pub commons: Option<Commons>,
 }
 
 /// A loader over a bound plan. Cheap to clone.
@@ -94,6 +97,8 @@ pub struct Loader {
     demand: Demand,
     /// All rows, where the order is a permutation of all of them: made once, for all epochs.
     full: Option<Arc<Full>>,
+    /// The loaders that it shares windows with.
+    member: Option<Arc<Member>>,
     /// What the row index holds.
     index_bytes: Arc<Reservation>,
 }
@@ -177,7 +182,9 @@ impl Loader {
         let account = budget.open(limit, slab);
         let index_bytes = Arc::new(account.force(index.bytes(), Held::Window));
         account.set_ahead(ahead.saturating_add(index.bytes()));
+        let member = member(&config, &pipeline, &schedule, &account, full.is_some());
         Ok(Self {
+            member,
             pipeline,
             outputs,
             dense,
@@ -233,9 +240,11 @@ impl Loader {
         let ahead = self.costs.ahead(&schedule, &demand, self.account.limit())?;
         self.account.set_ahead(ahead.saturating_add(self.index_bytes.bytes()));
         let mut other = self.clone();
+        let full = self.full.is_some();
+        other.config.schedule = spec;
+        other.member = member(&other.config, &self.pipeline, &schedule, &self.account, full);
         other.schedule = Arc::new(schedule);
         other.demand = demand;
-        other.config.schedule = spec;
         Ok(other)
     }
 
@@ -304,11 +313,13 @@ impl Loader {
             let (order, source) = (Arc::clone(&order), Arc::clone(&source));
             out.replace(Substitutes::new(order, bijection.clone(), share, source));
         }
+        let run = self.member.as_ref().map(|member| member.run((epoch, share.step(0))));
         let shared = Arc::new(Shared {
             full: self.full.clone().zip(bijection),
             order,
             share,
             draining: self.draining,
+            run,
             lanes: Mutex::default(),
             through,
             started: watch::Sender::new(false),
@@ -323,6 +334,31 @@ impl Loader {
         Ok(EpochRun::new(vec![opener, feeder], out, stats, pool, steps, before, tally)
             .closing(move || lock(&shared.lanes).clear()))
     }
+}
+
+/// The loader among those that have the same windows. Streams have none that others could use, and all rows
+/// are kept by each loader for itself.
+fn member(
+    config: &LoaderConfig,
+    pipeline: &Pipeline,
+    schedule: &Schedule,
+    account: &Account,
+    full: bool,
+) -> Option<Arc<Member>> {
+    let commons = config.commons.as_ref().filter(|_| pipeline.split.is_none() && !full)?;
+    let (dataset, spec) = (&pipeline.dataset, schedule.spec());
+    let order = ScheduleSpec { rank: 0, ..spec.clone() };
+    let name = format!(
+        "{} {} {} {:?} {order:?} {} {}",
+        dataset.id(),
+        dataset.pins(),
+        pipeline.plan.hash(),
+        config.outputs,
+        schedule.lanes(),
+        schedule.window()
+    );
+    let lanes = schedule.touched_lanes(&schedule.epoch_from(0, 0));
+    Some(Arc::new(commons.join(name, lanes, account.clone())))
 }
 
 /// Says that a loader delivers nothing, which a training loop would pass over in silence.
@@ -375,6 +411,8 @@ struct Shared {
     full: Option<(Arc<Full>, Arc<Bijection>)>,
     share: Share,
     draining: bool,
+    /// Where windows are shared with other loaders.
+    run: Option<Run>,
     /// Open windows by lane, oldest first. The opener adds at the back, the feeder leaves behind
     /// what it has passed; both see the same sequence of windows.
     lanes: Mutex<BTreeMap<u64, Lane>>,
@@ -399,10 +437,25 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
             if current.insert(piece.lane, piece.window) == Some(piece.window) {
                 continue;
             }
+            let place = shared.place(step);
+            let key = shared.key(&piece);
+            let keep = |handle| {
+                lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
+            };
+            if let Some(open) = shared.run.as_ref().and_then(|run| run.find(key, place)) {
+                keep(open);
+                continue;
+            }
             let cost = source.cost(&shared.order, piece.window);
             let reservation = shared.out.reserve(step, cost).await;
             let (result, handle) = WindowHandle::new();
-            lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
+            // Another loader may have been first while this one waited for memory.
+            let other = shared.run.as_ref().and_then(|run| run.offer(key, place, &handle, cost));
+            if let Some(open) = other {
+                keep(open);
+                continue;
+            }
+            keep(handle);
             let (source, order) = (Arc::clone(&source), Arc::clone(&shared.order));
             let mut started = shared.started.subscribe();
             loads.spawn(async move {
@@ -413,6 +466,9 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
                 let _ = result.send(Some(window.map(Arc::new)));
             });
             while loads.try_join_next().is_some() {}
+        }
+        if let Some(run) = &shared.run {
+            run.arrive(shared.place(step + 1));
         }
         shared.through.send_replace(step + 1);
     }
@@ -490,17 +546,29 @@ async fn gather_rows(shared: &Shared, source: &Arc<WindowSource>, step: u64) -> 
             let mut lanes = lock(&shared.lanes);
             let lane = lanes.entry(piece.lane).or_default();
             while lane.front().is_some_and(|(window, _)| *window != piece.window) {
-                lane.pop_front();
+                let passed = lane.pop_front();
+                if let (Some(run), Some((window, _))) = (&shared.run, passed) {
+                    run.leave(shared.key(&Piece { window, ..piece }));
+                }
             }
             lane.front().map(|(_, handle)| handle.clone())
         };
         let Some(mut handle) = handle else {
             return Err(Error::internal("a step came before its window"));
         };
-        let window = handle.ready().await?;
+        let window = match handle.ready().await {
+            // The loader that was opening it is gone.
+            Err(e) if shared.run.is_some() && e.kind() == ErrorKind::Cancelled => shared.open_alone(&piece, source, step).await?,
+            ready => ready?,
+        };
         window.take(&mut rows, piece.offset, piece.len, piece.repeat)?;
-        if shared.draining {
-            window.release(piece.offset + piece.len);
+        let passed = piece.offset + piece.len;
+        match &shared.run {
+            Some(run) => {
+                run.pass(shared.key(&piece), shared.place(step), &window, passed, shared.draining);
+            }
+            None if shared.draining => window.release(passed),
+            None => {}
         }
     }
     Ok(rows)
@@ -510,6 +578,41 @@ impl Shared {
     /// Steps of the run.
     fn steps(&self) -> u64 {
         self.share.of(self.order.steps())
+    }
+
+    /// The place of a step of the run among those of all ranks.
+    fn place(&self, step: u64) -> (u64, u64) {
+        (self.order.number(), self.share.step(step))
+    }
+
+    /// The name of a window among those of all loaders.
+    fn key(&self, piece: &Piece) -> (u64, u64, usize) {
+        (self.order.number(), piece.lane, piece.window)
+    }
+
+    /// Opens a window that another loader was to open. It is the one that is needed next, so that it waits
+    /// for no memory.
+    async fn open_alone(
+        &self,
+        piece: &Piece,
+        source: &Arc<WindowSource>,
+        step: u64,
+    ) -> Result<Arc<Window>> {
+        let cost = source.cost(&self.order, piece.window);
+        let reservation = self.out.account().force(cost, Held::Window);
+        let (result, handle) = WindowHandle::new();
+        let order = Arc::clone(&self.order);
+        let window = Arc::clone(source).load(order, piece.window, step, reservation).await?;
+        let window = Arc::new(window);
+        let _ = result.send(Some(Ok(Arc::clone(&window))));
+        let mut lanes = lock(&self.lanes);
+        if let Some(front) = lanes.entry(piece.lane).or_default().front_mut() {
+            front.1 = handle;
+        }
+        if let Some(run) = &self.run {
+            run.leave(self.key(piece));
+        }
+        Ok(window)
     }
 
     /// The rows of a step of the run.

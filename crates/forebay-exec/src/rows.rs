@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use forebay_core::sync::lock;
-use forebay_core::{Error, Reservation, Result};
+use forebay_core::{Account, Error, Reservation, Result};
 use forebay_plan::schedule::Bijection;
 
 use crate::part::Part;
@@ -61,6 +61,15 @@ impl Window {
         Ok(())
     }
 
+    /// Charges its bytes to another account.
+    pub fn charge(&self, account: &Account) {
+        for (_, chunk) in lock(&self.chunks).iter() {
+            if let Some(reservation) = lock(&chunk.reservation).as_mut() {
+                reservation.move_to(account);
+            }
+        }
+    }
+
     /// Lets go of the chunks that end at `offset` or before. Batches that were made of them keep
     /// them for as long as they need them.
     pub fn release(&self, offset: u64) {
@@ -78,7 +87,7 @@ pub struct Chunk {
     starts: Vec<u64>,
     permutation: Option<Vec<u32>>,
     /// Their bytes, given back when the last batch over them is done.
-    _reservation: Option<Reservation>,
+    reservation: Mutex<Option<Reservation>>,
 }
 
 impl Chunk {
@@ -94,7 +103,7 @@ impl Chunk {
             at += part.rows as u64;
             starts.push(at);
         }
-        Self { parts, starts, permutation, _reservation: reservation }
+        Self { parts, starts, permutation, reservation: Mutex::new(reservation) }
     }
 
     /// Number of rows.

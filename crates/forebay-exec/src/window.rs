@@ -430,6 +430,11 @@ impl WindowHandle {
         (tx, Self(rx))
     }
 
+    /// The window, where it is open.
+    pub fn opened(&self) -> Option<Arc<Window>> {
+        self.0.borrow().as_ref().and_then(|result| result.as_ref().ok().cloned())
+    }
+
     /// Waits until the window is open.
     pub async fn ready(&mut self) -> Result<Arc<Window>> {
         match self.0.wait_for(Option::is_some).await {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay::{ByteBudget, Error, ErrorKind, Result, machine, text};
+use forebay::{ByteBudget, Commons, Error, ErrorKind, Result, machine, text};
 use forebay_core::sync::lock;
 
 use self::session::Session;
@@ -44,6 +44,8 @@ pub struct Options {
 struct House {
     board: Board,
     budget: ByteBudget,
+    /// What the loaders read in common.
+    commons: Commons,
     /// Connections whose trainers may still be served.
     connections: AtomicUsize,
 }
@@ -89,7 +91,12 @@ impl Sidecar {
     pub fn start(socket: &Path, budget: ByteBudget, board: &Board) -> Result<Self> {
         let socket = Socket::bind(socket)?;
         let house =
-            Arc::new(House { board: board.clone(), budget, connections: AtomicUsize::new(0) });
+            Arc::new(House {
+                board: board.clone(),
+                budget,
+                commons: Commons::default(),
+                connections: AtomicUsize::new(0),
+            });
         let (ending, sessions) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let mut sidecar = Self {
             house: Arc::clone(&house),

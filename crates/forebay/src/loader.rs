@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use forebay_core::sync::lock;
 use forebay_core::{ByteBudget, Error, ErrorKind, Result};
+use forebay_exec::commons::Commons;
 use forebay_exec::{Delivered, EpochRun, LoaderConfig, OutputOptions, Share, Stats};
 use forebay_feed::{Backing, Batch};
 use forebay_plan::schedule::{DEFAULT_MIX, LaneProgress, Schedule, ScheduleSpec};
@@ -39,6 +40,9 @@ pub struct Destination {
     /// Batches that are taken before they are asked for, because the consumer is another process; 0 for
     /// one in this process.
     pub on_the_way: u64,
+    /// Where windows are shared with other loaders of this process that read the same data in the same
+    /// order: other ranks, other workers.
+    pub commons: Option<Commons>,
 }
 
 impl Loader {
@@ -52,7 +56,7 @@ impl Loader {
         tick: Tick<'_>,
     ) -> Result<Self> {
         options.validate()?;
-        let here = Destination { backing: pinning::backing(options.pin_memory), on_the_way: 0 };
+        let here = Destination { backing: pinning::backing(options.pin_memory), on_the_way: 0, commons: None };
         Self::open_for(dataset, options, budget, here, tick)
     }
 
@@ -64,7 +68,7 @@ impl Loader {
         destination: Destination,
         tick: Tick<'_>,
     ) -> Result<Self> {
-        let Destination { backing, on_the_way } = destination;
+        let Destination { backing, on_the_way, commons } = destination;
         options.validate()?;
         options.check_counts(dataset.plan())?;
         options.check_bad_rows(dataset.plan())?;
@@ -94,6 +98,7 @@ impl Loader {
             bad_rows: options.bad_rows.clone(),
             backing: Arc::clone(&backing),
             on_the_way,
+            commons,
         };
         let inner = forebay_exec::Loader::open(dataset.pipeline().clone(), config, budget, tick)?;
         Ok(Self(Arc::new(Shared {

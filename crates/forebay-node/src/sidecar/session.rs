@@ -247,7 +247,11 @@ impl Session {
             )
             .with_hint("make the dataset anew; if the files are the same, look whether both mount the same storage"));
         }
-        let destination = Destination { backing: self.link.backing(), on_the_way: ON_THE_WAY };
+        let destination = Destination {
+            backing: self.link.backing(),
+            on_the_way: ON_THE_WAY,
+            commons: Some(self.house.commons.clone()),
+        };
         let loader =
             Loader::open_for(&dataset, &options, &self.house.budget, destination, &mut tick)?;
         let spec = loader.schedule().spec().clone();

@@ -58,7 +58,7 @@ impl Schedule {
     }
 
     /// Lanes that this rank's part of a whole batch touches.
-    fn touched_lanes(&self, epoch: &Epoch) -> BTreeSet<u64> {
+    pub fn touched_lanes(&self, epoch: &Epoch) -> BTreeSet<u64> {
         // Where B is no multiple of L, batches begin in another lane each time, and so on in a circle.
         let circle = self.lanes() / common(self.lanes(), self.spec().global_batch);
         let whole = epoch.rows / self.spec().global_batch;
