@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 
 import pytest
-from support import DEADLINE, ROOT, child, finish
+from sidecars import Process
+from support import DEADLINE, ROOT, child, finish, forebay
 
 import forebay as fb
 from forebay import _forebay
@@ -130,3 +131,64 @@ def test_the_python_examples_run(path: Path) -> None:
     status, out, err = finish(child(path.read_text()), timeout=2 * DEADLINE)
     assert status == 0, err
     assert "steps of" in out
+
+
+def test_the_client_of_the_page_on_the_protocol_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1
+    told = text[text.index("What it printed") :]
+    printed = re.search(r"^```text\n(.*?)^```", told, flags=re.MULTILINE | re.DOTALL)
+    assert printed
+    sidecar = Process(tmp_path / "s")
+    try:
+        code = blocks[0].replace("/tmp/forebay.sock", str(sidecar.socket))
+        status, out, err = finish(child(code))
+        assert status == 0, err
+        sidecar.is_quiet()
+    finally:
+        assert sidecar.stop() == 0
+    assert _told(out) == _told(printed.group(1))
+
+
+def _told(transcript: str) -> list[str]:
+    """A transcript without what differs between runs: states, paths, and segments."""
+    states = re.sub(r'"(state|next|again)":("(\\.|[^"\\])*"|S\d)', r'"\1":S', transcript)
+    paths = re.sub(r'"uri\\": \\"[^"]*/examples', r'"uri\\": \\"/examples', states)
+    # Whether the second batch comes in the memory of the first depends on who is faster.
+    fresh = re.sub(r'"fresh":\w+|\+ \d descriptors', "", paths)
+    segments = re.sub(r'"segment":\d+', '"segment":N', fresh)
+    return [line.rstrip() for line in segments.splitlines()]
+
+
+@pytest.mark.parametrize("command", ["sidecar", "top"])
+def test_every_option_of_the_sidecar_is_documented(command: str) -> None:
+    status, out, _ = forebay(command, "--help")
+    assert status == 0
+    options = set(re.findall(r"--[a-z][a-z-]*", out)) - {"--help"}
+    pages = {"sidecar": ["sidecar.md", "cli.md"], "top": ["cli.md"]}
+    for page in pages[command]:
+        documented = (ROOT / "docs" / page).read_text()
+        assert not {o for o in options if f"`{o}" not in documented}
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), target
+        if anchor:
+            assert anchor in _anchors(path.read_text()), target
+
+
+def _anchors(text: str) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", h).lower() for h in headings)
+    return {re.sub(r"[^\w\- ]", "", h).strip().replace(" ", "-") for h in plain}
