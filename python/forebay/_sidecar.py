@@ -81,7 +81,7 @@ class Sidecar:
 
         It is what ``forebay top`` shows and ``/status`` serves; see ``docs/metrics.md``.
         """
-        return json.loads(_forebay.sidecar_status(self._socket))
+        return json.loads(_forebay.sidecar_status(self._socket, self._patience))
 
     def __repr__(self) -> str:
         return f"forebay.Sidecar({self._socket!r})"
@@ -108,12 +108,15 @@ class SidecarLoader(Loader):
     def stats(self) -> dict[str, Any]:
         """Counters and gauges, as `Loader.stats` has them; those of the memory are the sidecar's.
 
+        Of windows that several ranks use, the bytes are counted by the rank that read them.
+
         Returns
         -------
         dict
             In addition ``pauses``: how often the sidecar was gone and came back.
         """
-        return {**super().stats(), "pauses": self._native.pauses}
+        own = {"pauses": self._native.pauses, "pinned": self._native.pinned}
+        return {**super().stats(), **own}
 
 
 def connect(socket: Uri, *, reconnect_timeout: float = _PATIENCE) -> Sidecar:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -274,6 +275,11 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
     left.close()
     with pytest.raises(fb.NotFoundError, match="nobody listens"):
         fb.connect(tmp_path / "left")
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(fb.InvalidInputError, match="is no socket"):
+        fb.connect(tmp_path / "file")
+    with pytest.raises(fb.InvalidInputError, match="too long"):
+        fb.connect("/tmp/" + "long" * 30)
     status, _, err = forebay("top", "--socket", tmp_path / "left")
     assert status == 1
     assert "nobody listens" in err
@@ -409,6 +415,105 @@ def test_a_lying_trainer(sidecar: Process, file: str, rows: fb.Dataset) -> None:
     # It never reads, and others do not notice.
     assert len(ids(sidecar.connect().loader(rows, 64, format="numpy"))) == ROWS // 64 * 64
     wire.socket.close()
+
+
+def test_a_trainer_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    sidecar = Process(tmp_path / "s", "--grace", "0")
+    wire = Wire(sidecar.socket)
+    wire.say(say="hello", protocol=1, client="deaf")
+    wire.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        while True:
+            wire.say(say="status")
+    assert sidecar.stop() == 0
+
+
+def test_a_batch_that_cannot_be_sent_is_an_error(tmp_path: Path, rows: fb.Dataset) -> None:
+    sidecar = Process(tmp_path / "s")
+    loader = sidecar.connect().loader(rows, 64, format="arrow", prefetch=1)
+    limit = str(sidecar.descriptors() + 12)
+    pid = str(sidecar.process.pid)
+    subprocess.run(["prlimit", "--pid", pid, f"--nofile={limit}:{limit}"], check=True)
+    kept = []
+    with pytest.raises((fb.ResourceError, fb.StorageError)):
+        for batch in loader:
+            kept.append(batch)
+    del kept, loader
+    # The status page needs a descriptor too, which is there again.
+    sidecar.is_quiet()
+    assert sidecar.stop() == 0
+
+
+def test_a_trainer_without_descriptors_is_told_so(sidecar: Process, file: str) -> None:
+    code = """
+import resource, sys
+import forebay as fb
+ds = fb.read_parquet(sys.argv[2])
+loader = fb.connect(sys.argv[1]).loader(ds, 64, format="numpy")
+batches = iter(loader)
+next(batches)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+kept = []
+try:
+    while True:
+        kept.append(next(batches))
+except fb.ResourceError as e:
+    print(e)
+"""
+    status, out, err = finish(child(code, str(sidecar.socket), file))
+    assert (status, err) == (0, "")
+    assert "no file descriptor is left" in out
+
+
+def test_many_held_batches_need_no_descriptors(sidecar: Process, file: str) -> None:
+    code = """
+import os, sys
+import forebay as fb
+ds = fb.read_parquet(sys.argv[2])
+kept = list(fb.connect(sys.argv[1]).loader(ds, 64, format="numpy"))
+print(len(kept), len(os.listdir("/proc/self/fd")) < 50)
+"""
+    status, out, err = finish(child(code, str(sidecar.socket), file))
+    assert (status, out.split()) == (0, [str(ROWS // 64), "True"]), err
+
+
+def test_a_sidecar_in_another_container(tmp_path: Path, rows: fb.Dataset) -> None:
+    """Processes of another PID namespace have no ids here."""
+    command = ["unshare", "--pid", "--fork", "--kill-child", "true"]
+    if not shutil.which("unshare") or subprocess.run(command, check=False).returncode:
+        pytest.skip("this user may not make a PID namespace")
+    path = tmp_path / "s"
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*command[:-1], str(support.BINARY), "sidecar", "--socket", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+    until(path.exists, "it listens")
+    try:
+        assert len(ids(fb.connect(path).loader(rows, 64, format="numpy"))) == ROWS // 64 * 64
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_while_a_sidecar_says_nothing(sidecar: Process) -> None:
+    code = """
+import sys
+import forebay as fb
+print("here", flush=True)
+fb.connect(sys.argv[1])
+"""
+    sidecar.process.send_signal(signal.SIGSTOP)
+    try:
+        process = child(code, str(sidecar.socket))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        _, _, err = finish(process)
+        assert "KeyboardInterrupt" in err
+    finally:
+        sidecar.process.send_signal(signal.SIGCONT)
 
 
 def test_ctrl_c_while_the_sidecar_is_away(sidecar: Process, file: str) -> None:

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay_cuda::{Absent, Pinned};
-use forebay_feed::{Backing, Home, Shared, Slab, SlabPool};
+use forebay_feed::{Backing, Home, Segment, Shared, Slab, SlabPool};
 
 /// Runs a scene where the driver is this one, and gives the driver's log.
 fn play(scene: &str, variables: &[(&str, &str)]) -> Vec<String> {
@@ -129,7 +129,8 @@ fn scene_shared() {
     }
     let pinned = Pinned::open().unwrap();
     let theirs = Shared.map(5000).unwrap();
-    let mapped = Arc::clone(theirs.segment().unwrap()).map().unwrap();
+    let segment = theirs.segment().unwrap();
+    let mapped = Segment::map(1, segment.len, segment.fd.as_ref().unwrap()).unwrap();
     let ours = pinned.pin(mapped);
     let sender = Arc::new(Sender(OnceLock::new()));
     let home = Arc::downgrade(&sender) as std::sync::Weak<dyn Home>;

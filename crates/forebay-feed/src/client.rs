@@ -5,6 +5,7 @@ mod loader;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_core::{Error, Result};
 
@@ -22,10 +23,10 @@ pub type Tick<'a> = &'a mut dyn FnMut() -> Result<()>;
 /// The status of the sidecar at a socket, as JSON.
 ///
 /// # Errors
-/// Nobody who answers there.
-pub fn status(socket: &Path) -> Result<String> {
-    let connection = Connection::open(socket, None, &mut || Ok(()))?;
-    match connection.ask(&Request::Status, &mut || Ok(()))? {
+/// Nobody who answers there, within `patience`.
+pub fn status(socket: &Path, patience: Duration, tick: Tick<'_>) -> Result<String> {
+    let connection = Connection::open(socket, None, patience, tick)?;
+    match connection.ask(&Request::Status, tick)? {
         Reply::Report { json } => Ok(json),
         other => Err(unexpected(&other)),
     }

@@ -31,15 +31,6 @@ const MOST_CONNECTIONS: usize = 4096;
 /// How soon a sidecar notices that it is to end.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What a sidecar is asked for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The socket's path.
-    pub socket: PathBuf,
-    /// Where this is a size, what all loaders together may hold. Default: the budget of the process.
-    pub memory: Option<u64>,
-}
-
 /// What all connections share.
 struct House {
     board: Board,
@@ -62,8 +53,14 @@ pub struct Sidecar {
     path: PathBuf,
     ending: Arc<AtomicBool>,
     acceptor: Option<JoinHandle<()>>,
-    sessions: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    sessions: Arc<Sessions>,
 }
+
+/// Threads, and the connections that they serve.
+type Sessions = Mutex<Vec<(JoinHandle<()>, UnixStream)>>;
+
+/// How long the end of a sidecar waits for its last words to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The budget of a sidecar.
 ///
@@ -73,7 +70,7 @@ pub fn budget(memory: Option<u64>) -> Result<ByteBudget> {
     let Some(limit) = memory else { return forebay::process_budget().cloned() };
     if let Some(has) = machine::memory().filter(|has| limit > *has) {
         return Err(Error::invalid(format!(
-            "--memory is {}, and this container (or machine) has {}",
+            "a budget of {}, and this container (or machine) has {}",
             text::bytes(limit),
             text::bytes(has)
         ))
@@ -141,8 +138,14 @@ impl Drop for Sidecar {
             let _ = acceptor.join();
         }
         let sessions = std::mem::take(&mut *lock(&self.sessions));
-        for session in sessions {
-            let _ = session.join();
+        let until = Instant::now() + LAST_WORDS;
+        while sessions.iter().any(|(thread, _)| !thread.is_finished()) && Instant::now() < until {
+            std::thread::sleep(TICK / 10);
+        }
+        for (thread, stream) in sessions {
+            // A trainer that does not read does not hold it up.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            let _ = thread.join();
         }
     }
 }
@@ -160,7 +163,7 @@ fn accept(
     house: &Arc<House>,
     socket: &Socket,
     ending: &Arc<AtomicBool>,
-    sessions: &Mutex<Vec<JoinHandle<()>>>,
+    sessions: &Sessions,
 ) {
     let mut said = false;
     while !ending.load(Ordering::Relaxed) && !house.is_stopping() {
@@ -186,17 +189,23 @@ fn welcome(
     house: &Arc<House>,
     stream: UnixStream,
     ending: &Arc<AtomicBool>,
-    sessions: &Mutex<Vec<JoinHandle<()>>>,
+    sessions: &Sessions,
 ) -> Result<()> {
     let mut sessions = lock(sessions);
-    sessions.retain(|session| !session.is_finished());
+    sessions.retain(|(thread, _)| !thread.is_finished());
     if sessions.len() >= MOST_CONNECTIONS {
-        return Err(Error::new(
+        let full = Error::new(
             ErrorKind::Resource,
-            format!("{MOST_CONNECTIONS} connections are open"),
-        ));
+            format!("the sidecar has {MOST_CONNECTIONS} connections already"),
+        )
+        .with_hint("close loaders that are not used any more");
+        let _ = link::Link::new(stream).fail(&full);
+        return Err(full);
     }
     let (house, ending) = (Arc::clone(house), Arc::clone(ending));
+    let kept = stream.try_clone().map_err(|e| {
+        Error::new(ErrorKind::Resource, "no descriptor is left").with_source(e)
+    })?;
     let work = move || {
         house.connections.fetch_add(1, Ordering::Relaxed);
         let _leaving = Leaving(&house.connections);
@@ -204,7 +213,7 @@ fn welcome(
             tracing::debug!("a connection ended: {}", e.report());
         }
     };
-    sessions.push(thread("forebay-session", work)?);
+    sessions.push((thread("forebay-session", work)?, kept));
     Ok(())
 }
 

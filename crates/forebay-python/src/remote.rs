@@ -72,6 +72,11 @@ impl RemoteLoader {
         self.inner.pauses()
     }
 
+    #[getter]
+    fn pinned(&self) -> bool {
+        self.inner.is_pinned()
+    }
+
     fn set_world(&self, py: Python<'_>, rank: u64, world_size: u64) -> PyResult<()> {
         detached(py, |tick| self.inner.set_world(rank, world_size, tick))
     }
@@ -99,6 +104,7 @@ impl RemoteLoader {
 
 /// The status of the sidecar at a socket, as JSON.
 #[pyfunction]
-pub fn sidecar_status(py: Python<'_>, socket: PathBuf) -> PyResult<String> {
-    detached(py, |_| remote::status(&socket))
+pub fn sidecar_status(py: Python<'_>, socket: PathBuf, patience: f64) -> PyResult<String> {
+    let patience = Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX);
+    detached(py, |tick| remote::status(&socket, patience, tick))
 }

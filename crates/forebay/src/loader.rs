@@ -28,6 +28,8 @@ struct Shared {
     /// What slabs are made of.
     backing: Arc<dyn Backing>,
     snapshot: OnceLock<SnapshotId>,
+    /// Whether what one rank reads serves the others.
+    shares: bool,
     /// Whether it was said that ranks share lanes.
     said: Once,
 }
@@ -69,6 +71,7 @@ impl Loader {
         tick: Tick<'_>,
     ) -> Result<Self> {
         let Destination { backing, on_the_way, commons } = destination;
+        let shares = commons.is_some();
         options.validate()?;
         options.check_counts(dataset.plan())?;
         options.check_bad_rows(dataset.plan())?;
@@ -107,6 +110,7 @@ impl Loader {
             position: Mutex::default(),
             options: options.clone(),
             backing,
+            shares,
             snapshot: OnceLock::new(),
             said: Once::new(),
         })))
@@ -320,7 +324,9 @@ impl Loader {
     /// [`Self::iter`] for one of several workers that share this rank's steps.
     pub fn iter_share(&self, share: Share) -> Result<Epoch> {
         let current = self.current();
-        self.0.said.call_once(|| tell_shared_lanes(current.schedule()));
+        if !self.0.shares {
+            self.0.said.call_once(|| tell_shared_lanes(current.schedule()));
+        }
         let schedule = current.schedule();
         if self.streams() && share != Share::ALL {
             return Err(Error::new(

@@ -79,7 +79,7 @@ fn what_was_passed_by_without_it_is_not_kept() {
     one.leave(KEY);
     assert_eq!(house.windows(), 1);
     // The other begins behind it.
-    let two = second.run((0, 4));
+    let two = second.run((0, 5));
     assert_eq!((house.windows(), house.budget.used()), (0, 0));
     drop(two);
     // Or is gone.

@@ -2,24 +2,25 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_core::sync::lock;
 use forebay_core::{Error, ErrorKind, Result};
 
 use super::{Pin, Tick, unexpected};
 use crate::protocol::message::{self, Part, Reply, Request, Sent, VERSION};
-use crate::protocol::wire::{self, Received, Receiver};
+use crate::protocol::wire::{Received, Receiver, Sender};
 use crate::{Block, Home, Segment, Slab};
 
 /// How long a wait goes on before the caller's tick is called.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a sidecar may leave a message unread. It reads at once, even while it works.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a wait goes on while a message is not yet sent as a whole.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// A connection. Requests may be made by several threads, one after the other.
 pub struct Connection {
@@ -36,7 +37,7 @@ struct Socket {
     pid: u32,
     idle: Mutex<HashMap<u64, Block>>,
     pin: Option<Pin>,
-    writing: Mutex<()>,
+    writing: Mutex<Sender>,
 }
 
 #[derive(Default)]
@@ -54,10 +55,16 @@ pub(super) enum Pushed {
 }
 
 impl Socket {
+    /// Sends a message, as far as the sidecar takes it now.
     fn send(&self, request: &Request) -> Result<()> {
         let body = message::encode(request)?;
-        let _turn = lock(&self.writing);
-        wire::send(self.stream.as_fd(), &body, &[], PATIENCE).map_err(Error::retry)
+        lock(&self.writing).push(&body)?;
+        self.flush().map(|_| ())
+    }
+
+    /// Sends what was left of messages; whether that is all.
+    fn flush(&self) -> Result<bool> {
+        lock(&self.writing).flush(self.stream.as_fd()).map_err(Error::retry)
     }
 }
 
@@ -74,6 +81,18 @@ impl Home for Socket {
     }
 }
 
+/// A greeting is answered within microseconds; an overloaded machine is given time.
+const LEAST_PATIENCE: Duration = Duration::from_secs(10);
+
+fn silent(path: &Path, waited: Duration) -> Error {
+    let message = format!(
+        "the sidecar at {} has not answered for {:.0} s",
+        path.display(),
+        waited.as_secs_f64()
+    );
+    Error::new(ErrorKind::Io, message).with_hint("it hangs or is stopped: look at its log, and start it again")
+}
+
 /// The sidecar is gone: whoever can start again with another one does.
 fn gone() -> Error {
     Error::new(ErrorKind::Io, "the sidecar has closed the connection").retry()
@@ -82,11 +101,22 @@ fn gone() -> Error {
 fn cannot_connect(path: &Path, cause: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let at = path.display();
+    let is_socket = std::fs::metadata(path).is_ok_and(|about| about.file_type().is_socket());
     let (kind, message, hint) = match cause.kind() {
         Io::NotFound => (
             ErrorKind::NotFound,
             format!("there is no sidecar at {at}"),
             format!("start one with: forebay sidecar --socket {at}"),
+        ),
+        Io::ConnectionRefused if !is_socket => (
+            ErrorKind::InvalidInput,
+            format!("{at} is no socket"),
+            "give the path of the socket that forebay sidecar --socket was given".into(),
+        ),
+        Io::InvalidInput => (
+            ErrorKind::InvalidInput,
+            format!("{at} is too long for the path of a socket"),
+            "choose one of at most 107 bytes, such as /run/forebay/forebay.sock".into(),
         ),
         Io::ConnectionRefused => (
             ErrorKind::NotFound,
@@ -104,7 +134,9 @@ fn cannot_connect(path: &Path, cause: std::io::Error) -> Error {
             "give the path of the socket that forebay sidecar --socket was given".into(),
         ),
     };
-    Error::new(kind, message).with_source(cause).with_hint(hint).retry()
+    let error = Error::new(kind, message).with_source(cause).with_hint(hint);
+    // No later sidecar makes a wrong path right.
+    if kind == ErrorKind::InvalidInput { error } else { error.retry() }
 }
 
 impl Connection {
@@ -112,7 +144,12 @@ impl Connection {
     ///
     /// # Errors
     /// No socket, nobody who listens, another protocol.
-    pub fn open(path: &Path, pin: Option<Pin>, tick: Tick<'_>) -> Result<Self> {
+    pub fn open(
+        path: &Path,
+        pin: Option<Pin>,
+        patience: Duration,
+        tick: Tick<'_>,
+    ) -> Result<Self> {
         let stream = UnixStream::connect(path).map_err(|e| cannot_connect(path, e))?;
         let connection = Self {
             socket: Arc::new(Socket {
@@ -126,7 +163,14 @@ impl Connection {
             asking: Mutex::default(),
         };
         let client = format!("forebay {}", env!("CARGO_PKG_VERSION"));
-        match connection.ask(&Request::Hello { protocol: VERSION, client }, tick)? {
+        let began = Instant::now();
+        let mut waiting = || {
+            if began.elapsed() >= patience.max(LEAST_PATIENCE) {
+                return Err(silent(path, began.elapsed()));
+            }
+            tick()
+        };
+        match connection.ask(&Request::Hello { protocol: VERSION, client }, &mut waiting)? {
             Reply::Welcome { protocol: VERSION, .. } => Ok(connection),
             Reply::Welcome { protocol, server } => Err(Error::new(
                 ErrorKind::Unsupported,
@@ -155,7 +199,11 @@ impl Connection {
     /// What the sidecar says went wrong; a connection that is lost (which a retry may cure).
     pub fn ask(&self, request: &Request, tick: Tick<'_>) -> Result<Reply> {
         let _turn = lock(&self.asking);
-        self.socket.send(request)?;
+        // Where it cannot be sent, the sidecar may have said why before it closed the connection.
+        let sent = self.socket.send(request);
+        if sent.as_ref().is_err_and(|e| !e.retryable()) {
+            return Err(sent.err().unwrap_or_else(gone));
+        }
         loop {
             let mut incoming = lock(&self.incoming);
             match incoming.replies.pop_front() {
@@ -208,9 +256,16 @@ impl Connection {
 impl Incoming {
     /// Takes one message in; false where none came in time.
     fn receive(&mut self, socket: &Arc<Socket>) -> Result<bool> {
-        let received = self.receiver.receive(socket.stream.as_fd(), TICK)?;
+        let time = match socket.flush() {
+            Ok(true) => TICK,
+            Ok(false) => MOMENT,
+            // What the sidecar said before it was gone still counts.
+            Err(_) => Duration::ZERO,
+        };
+        let received = self.receiver.receive(socket.stream.as_fd(), time)?;
         let frame = match received {
             Received::Frame(frame) => frame,
+            Received::Nothing if time.is_zero() => return Err(gone()),
             Received::Nothing => return Ok(false),
             Received::Closed => return Err(gone()),
         };
@@ -254,7 +309,7 @@ fn slabs(socket: &Arc<Socket>, parts: &[Part], fds: Vec<OwnedFd>) -> Result<Vec<
         };
         let block = if part.fresh {
             let fd = fds.next().ok_or_else(|| wrong("memory that did not come"))?;
-            let block = Arc::new(Segment { id: part.segment, len, fd }).map()?;
+            let block = Segment::map(part.segment, len, &fd)?;
             match &socket.pin {
                 Some(pin) => pin(block),
                 None => block,

@@ -78,6 +78,11 @@ impl Loader {
         lock(&self.0.state).facts.clone()
     }
 
+    /// Whether what the batches lie in is page-locked.
+    pub fn is_pinned(&self) -> bool {
+        self.0.ask.pin.is_some()
+    }
+
     /// How often the sidecar was gone and came back.
     pub fn pauses(&self) -> u64 {
         lock(&self.0.state).pauses
@@ -212,7 +217,7 @@ fn connect(
     world: Option<(u64, u64)>,
     tick: Tick<'_>,
 ) -> Result<(Arc<Connection>, Facts)> {
-    let connection = Connection::open(&ask.socket, ask.pin.clone(), tick)?;
+    let connection = Connection::open(&ask.socket, ask.pin.clone(), ask.patience, tick)?;
     let Ask { plan, options, snapshot, .. } = ask.clone();
     let mut reply = connection.ask(&Request::Open { plan, options, snapshot }, tick)?;
     if let Some((rank, world_size)) = world {

@@ -20,7 +20,7 @@ use forebay_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
@@ -32,6 +32,9 @@ pub const MOST_FDS: usize = 4;
 
 /// Most descriptors that wait for their frames: those of a few thousand small frames in one read.
 const MOST_HELD: usize = 1024;
+
+/// Most bytes that wait in a [`Sender`].
+pub const MOST_KEPT: usize = 1 << 20;
 
 const HEADER: usize = 8;
 
@@ -68,16 +71,7 @@ pub fn send(
     fds: &[BorrowedFd<'_>],
     patience: Duration,
 ) -> Result<()> {
-    if body.len() > MOST_BYTES || fds.len() > MOST_FDS {
-        return Err(Error::new(
-            ErrorKind::Resource,
-            format!("a message of {} bytes is beyond the sidecar's {MOST_BYTES}", body.len()),
-        )
-        .with_hint("name folders or globs instead of single files"));
-    }
-    let mut header = [0u8; HEADER];
-    header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
-    header[4..6].copy_from_slice(&(fds.len() as u16).to_le_bytes());
+    let header = header(body.len(), fds.len())?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let until = Instant::now() + patience;
     let mut sent = 0;
@@ -105,6 +99,66 @@ pub fn send(
         }
     }
     Ok(())
+}
+
+/// The header of a frame.
+fn header(bytes: usize, fds: usize) -> Result<[u8; HEADER]> {
+    if bytes > MOST_BYTES || fds > MOST_FDS {
+        return Err(Error::new(
+            ErrorKind::Resource,
+            format!("a message of {bytes} bytes is beyond the sidecar's {MOST_BYTES}"),
+        )
+        .with_hint("name folders or globs instead of single files"));
+    }
+    let mut header = [0u8; HEADER];
+    header[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+    header[4..6].copy_from_slice(&(fds as u16).to_le_bytes());
+    Ok(header)
+}
+
+/// The sending end of who must not wait for the other side: what that does not take now is kept, and goes
+/// with what is sent next.
+#[derive(Debug, Default)]
+pub struct Sender {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Sender {
+    /// Adds a frame without descriptors.
+    ///
+    /// # Errors
+    /// One beyond the bounds; more than [`MOST_KEPT`] bytes that the other side has not read.
+    pub fn push(&mut self, body: &[u8]) -> Result<()> {
+        let header = header(body.len(), 0)?;
+        if self.bytes.len() - self.sent > MOST_KEPT {
+            return Err(Error::new(ErrorKind::Io, "the other side does not read"));
+        }
+        self.bytes.extend_from_slice(&header);
+        self.bytes.extend_from_slice(body);
+        Ok(())
+    }
+
+    /// Sends what can be sent at once; whether that is all.
+    ///
+    /// # Errors
+    /// A connection that is closed.
+    pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<bool> {
+        let mut space = [MaybeUninit::uninit(); 0];
+        while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            let parts = [IoSlice::new(rest)];
+            match sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) => self.sent += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(e) => return Err(lost(e)),
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Ok(true)
+    }
 }
 
 fn lost(e: Errno) -> Error {
@@ -156,6 +210,13 @@ impl Receiver {
                     }
                     ready(socket, PollFlags::IN, left)?;
                 }
+                Err(Errno::MFILE) => {
+                    return Err(Error::new(
+                        ErrorKind::Resource,
+                        "memory that was sent over the socket could not be received: no file descriptor is left",
+                    )
+                    .with_hint("let go of batches that are done, or raise the limit (ulimit -n)"));
+                }
                 Err(_) => self.closed = true,
             }
         }
@@ -199,8 +260,9 @@ impl Receiver {
                         self.fds.extend(fds);
                     }
                 }
-                // Whoever sends descriptors without frames would use up ours.
-                if self.fds.len() > MOST_HELD {
+                // Whoever sends descriptors without frames would use up ours; and where none is left, the
+                // kernel drops what was sent.
+                if self.fds.len() > MOST_HELD || message.flags.contains(ReturnFlags::CTRUNC) {
                     return Err(Errno::MFILE);
                 }
                 self.closed = message.bytes == 0;

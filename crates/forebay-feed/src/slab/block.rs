@@ -98,8 +98,8 @@ pub struct Segment {
     pub id: u64,
     /// Its length in bytes, which is sealed: nobody who has the descriptor can change it.
     pub len: usize,
-    /// What is sent to the other process.
-    pub fd: OwnedFd,
+    /// What is sent to the other process; that one needs it no more when it has mapped the memory.
+    pub fd: Option<OwnedFd>,
 }
 
 /// One mapping, unmapped when it is dropped.
@@ -189,7 +189,7 @@ impl Backing for Shared {
             )
         };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        mapped(at.map_err(failed)?, len, Some(Arc::new(Segment { id, len, fd })))
+        mapped(at.map_err(failed)?, len, Some(Arc::new(Segment { id, len, fd: Some(fd) })))
     }
 }
 
@@ -198,14 +198,14 @@ impl Segment {
     ///
     /// # Errors
     /// A descriptor that is not `len` bytes of sealed memory: touching it could kill the process.
-    pub fn map(self: Arc<Self>) -> Result<Block> {
+    pub fn map(id: u64, len: usize, fd: &OwnedFd) -> Result<Block> {
         let wrong = || {
             Error::new(ErrorKind::Corrupt, "the sidecar sent a descriptor that is not a slab")
                 .with_hint("use the same version of Forebay on both sides")
         };
-        let seals = rustix::fs::fcntl_get_seals(&self.fd).map_err(|_| wrong())?;
-        let size = rustix::fs::fstat(&self.fd).map_err(|_| wrong())?.st_size;
-        if !seals.contains(SealFlags::SHRINK) || u64::try_from(size) != Ok(self.len as u64) {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| wrong())?;
+        let size = rustix::fs::fstat(fd).map_err(|_| wrong())?.st_size;
+        if !seals.contains(SealFlags::SHRINK) || u64::try_from(size) != Ok(len as u64) {
             return Err(wrong());
         }
         // SAFETY: a fresh mapping at an address of the kernel's choice. The file has `len` bytes, as
@@ -213,14 +213,15 @@ impl Segment {
         let at = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                self.len,
+                len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                &self.fd,
+                fd,
                 0,
             )
         };
-        mapped(at.map_err(|e| no_memory(self.len, e))?, self.len, Some(self))
+        let segment = Arc::new(Self { id, len, fd: None });
+        mapped(at.map_err(|e| no_memory(len, e))?, len, Some(segment))
     }
 }
 
@@ -236,7 +237,7 @@ mod tests {
         // SAFETY: the block is this test's, and has that many bytes.
         unsafe { std::slice::from_raw_parts_mut(block.at(), block.len()) }.fill(7);
         let segment = Arc::clone(block.segment().unwrap());
-        let other = Arc::clone(&segment).map().unwrap();
+        let other = Segment::map(1, segment.len, segment.fd.as_ref().unwrap()).unwrap();
         drop(block);
         // SAFETY: as above.
         let bytes = unsafe { std::slice::from_raw_parts(other.at(), other.len()) };
@@ -246,14 +247,14 @@ mod tests {
     #[test]
     fn nobody_can_shorten_what_is_shared() {
         let block = Shared.map(1).unwrap();
-        assert!(ftruncate(&block.segment().unwrap().fd, 0).is_err());
+        assert!(ftruncate(block.segment().unwrap().fd.as_ref().unwrap(), 0).is_err());
     }
 
     #[test]
     fn a_descriptor_that_is_no_slab_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        let map = |len, fd| Arc::new(Segment { id: 0, len, fd }).map();
+        let map = |len, fd: OwnedFd| Segment::map(0, len, &fd);
         assert!(map(4096, file.into()).is_err());
         let fd = memfd_create("short", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, 4096).unwrap();

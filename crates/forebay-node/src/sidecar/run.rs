@@ -58,7 +58,9 @@ impl Run {
         let (paced, link) = (Arc::clone(&pace), Arc::clone(link));
         let work = move || {
             if let Err(e) = pump(run, epoch, &paced, &link) {
-                tracing::debug!("iteration {run} is left: {e}");
+                tracing::debug!("iteration {run} is left: {}", e.report());
+                // Where the connection is what failed, nobody hears it.
+                let _ = link.send(&Reply::Broken { run, failure: Failure::from(&e) });
             }
         };
         let thread = std::thread::Builder::new().name("forebay-pump".into()).spawn(work);
@@ -109,9 +111,7 @@ fn pump(run: u64, mut epoch: Epoch, pace: &Pace, link: &Link) -> Result<()> {
         }
         match next {
             Some(Ok(batch)) => link.batch(run, &batch, epoch.state().to_json(), &account)?,
-            Some(Err(e)) => {
-                return link.send(&Reply::Broken { run, failure: Failure::from(&e) });
-            }
+            Some(Err(e)) => return Err(e),
             None => return link.send(&Reply::End { run, state: epoch.state().to_json() }),
         }
     }

@@ -275,11 +275,15 @@ impl Session {
     }
 
     fn start(&mut self, run: u64, state: &str, share: Share) -> Result<(forebay::Epoch, Reply)> {
-        let too_many = self.runs.len() + self.left.len() >= MOST_RUNS;
-        if self.runs.contains_key(&run) || too_many || share.stride == 0 {
+        if self.runs.contains_key(&run) || share.stride == 0 {
             return Err(Error::invalid(format!(
-                "iteration {run} of this connection cannot be started: {} are running",
-                self.runs.len()
+                "an iteration has a number of its own and a stride of 1 or more, not {run} and {}",
+                share.stride
+            )));
+        }
+        if self.runs.len() + self.left.len() >= MOST_RUNS {
+            return Err(Error::invalid(format!(
+                "{MOST_RUNS} iterations of one loader are running already"
             ))
             .with_hint("let go of iterators that are not used any more"));
         }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -135,10 +135,29 @@ fn remove_left_over(path: &Path) -> Result<()> {
     }
 }
 
+/// What the kernel says of the other end. Not by rustix, whose process ids are never 0: that of a process
+/// in another container is.
+fn credentials(stream: &UnixStream) -> io::Result<libc::ucred> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open while the stream is borrowed; `found` is valid for writes of `len`
+    // bytes, which is its size, and any bits of it are numbers.
+    let done = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    if done == 0 { Ok(found) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its id, as far as it is in the same namespace; 0 where it is not.
+    /// Its id; 0 where it is in another container, whose processes have no ids here.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
@@ -151,10 +170,10 @@ impl Peer {
     /// # Errors
     /// Somebody else.
     pub fn of(stream: &UnixStream) -> Result<Self> {
-        let found = rustix::net::sockopt::socket_peercred(stream).map_err(|e| {
-            Error::new(ErrorKind::Io, "cannot find out who connects").with_source(io::Error::from(e))
+        let found = credentials(stream).map_err(|e| {
+            Error::new(ErrorKind::Io, "cannot find out who connects").with_source(e)
         })?;
-        let (uid, gid) = (found.uid.as_raw(), found.gid.as_raw());
+        let (uid, gid) = (found.uid, found.gid);
         let (own, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         if uid != own && uid != 0 && gid != group {
             return Err(Error::new(
@@ -163,7 +182,7 @@ impl Peer {
             )
             .with_hint("run trainer and sidecar as the same user or with the same group"));
         }
-        Ok(Self { pid: found.pid.as_raw_nonzero().get().unsigned_abs(), uid })
+        Ok(Self { pid: found.pid.unsigned_abs(), uid })
     }
 }
 
