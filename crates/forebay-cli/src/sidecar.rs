@@ -101,5 +101,9 @@ pub fn top(args: &TopArgs, as_json: bool) -> Result<()> {
     let width = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
     let once = args.once || !std::io::IsTerminal::is_terminal(&out);
     let options = top::Options { once, json: as_json, width };
-    top::run(|| remote::status(&args.socket, Duration::ZERO, &mut forebay::no_tick), options, &mut out.lock())
+    top::run(
+        || remote::status(&args.socket, Duration::ZERO, &mut forebay::no_tick),
+        options,
+        &mut out.lock(),
+    )
 }

@@ -368,9 +368,9 @@ impl Account {
     pub fn has_room(&self, bytes: u64) -> bool {
         let s = self.0.state();
         let level = s.level(self.0.id);
-        s.accounts.get(&self.0.id).is_some_and(|a| {
-            a.ahead_now().saturating_add(bytes) <= a.limit.min(level)
-        })
+        s.accounts
+            .get(&self.0.id)
+            .is_some_and(|a| a.ahead_now().saturating_add(bytes) <= a.limit.min(level))
     }
 
     /// Takes `bytes` without waiting, whatever the budget says. For bytes that exist already.

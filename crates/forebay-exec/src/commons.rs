@@ -152,7 +152,10 @@ impl Member {
     pub fn run(self: &Arc<Self>, place: Place) -> Run {
         let mut runs = lock(&self.runs);
         *runs += 1;
-        let run = Run { member: Arc::clone(self), run: self.id << RUN_BITS | *runs & u64::from(u32::MAX) };
+        let run = Run {
+            member: Arc::clone(self),
+            run: self.id << RUN_BITS | *runs & u64::from(u32::MAX),
+        };
         drop(runs);
         run.arrive(place);
         run
@@ -207,7 +210,13 @@ impl Run {
     }
 
     /// A window that this run begins to open with so many bytes; another one's, where that was first.
-    pub fn offer(&self, key: Key, place: Place, handle: &WindowHandle, bytes: u64) -> Option<WindowHandle> {
+    pub fn offer(
+        &self,
+        key: Key,
+        place: Place,
+        handle: &WindowHandle,
+        bytes: u64,
+    ) -> Option<WindowHandle> {
         if let Some(found) = self.find(key, place) {
             return Some(found);
         }

@@ -440,7 +440,10 @@ async fn open_windows(shared: Arc<Shared>, source: Arc<WindowSource>) {
             let place = shared.place(step);
             let key = shared.key(&piece);
             let keep = |handle| {
-                lock(&shared.lanes).entry(piece.lane).or_default().push_back((piece.window, handle));
+                lock(&shared.lanes)
+                    .entry(piece.lane)
+                    .or_default()
+                    .push_back((piece.window, handle));
             };
             if let Some(open) = shared.run.as_ref().and_then(|run| run.find(key, place)) {
                 keep(open);
@@ -558,7 +561,9 @@ async fn gather_rows(shared: &Shared, source: &Arc<WindowSource>, step: u64) -> 
         };
         let window = match handle.ready().await {
             // The loader that was opening it is gone.
-            Err(e) if shared.run.is_some() && e.kind() == ErrorKind::Cancelled => shared.open_alone(&piece, source, step).await?,
+            Err(e) if shared.run.is_some() && e.kind() == ErrorKind::Cancelled => {
+                shared.open_alone(&piece, source, step).await?
+            }
             ready => ready?,
         };
         window.take(&mut rows, piece.offset, piece.len, piece.repeat)?;

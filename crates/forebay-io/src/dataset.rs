@@ -15,8 +15,8 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::file::page_index::offset_index::OffsetIndexMetaData;
 
 pub use blocks::Block;
-pub use snapshot::absolute;
 pub(crate) use blocks::column_bytes;
+pub use snapshot::absolute;
 pub use summary::{ColumnSummary, FileSummary, RowGroupSummary};
 
 use crate::blocking;

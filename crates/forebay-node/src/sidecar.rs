@@ -87,13 +87,12 @@ impl Sidecar {
     /// A socket that cannot be made; no thread.
     pub fn start(socket: &Path, budget: ByteBudget, board: &Board) -> Result<Self> {
         let socket = Socket::bind(socket)?;
-        let house =
-            Arc::new(House {
-                board: board.clone(),
-                budget,
-                commons: Commons::default(),
-                connections: AtomicUsize::new(0),
-            });
+        let house = Arc::new(House {
+            board: board.clone(),
+            budget,
+            commons: Commons::default(),
+            connections: AtomicUsize::new(0),
+        });
         let (ending, sessions) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let mut sidecar = Self {
             house: Arc::clone(&house),
@@ -122,7 +121,10 @@ impl Sidecar {
         let until = Instant::now() + grace;
         while self.house.connections.load(Ordering::Relaxed) > 0 {
             if Instant::now() >= until {
-                tracing::warn!("ending while trainers are connected: the grace of {} s is over", grace.as_secs());
+                tracing::warn!(
+                    "ending while trainers are connected: the grace of {} s is over",
+                    grace.as_secs()
+                );
                 break;
             }
             std::thread::sleep(TICK);
@@ -159,12 +161,7 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 }
 
 /// Takes connections until the sidecar takes no new work.
-fn accept(
-    house: &Arc<House>,
-    socket: &Socket,
-    ending: &Arc<AtomicBool>,
-    sessions: &Sessions,
-) {
+fn accept(house: &Arc<House>, socket: &Socket, ending: &Arc<AtomicBool>, sessions: &Sessions) {
     let mut said = false;
     while !ending.load(Ordering::Relaxed) && !house.is_stopping() {
         let stream = match socket.accept(TICK) {
@@ -172,7 +169,9 @@ fn accept(
             Ok(None) => continue,
             Err(e) => {
                 if !std::mem::replace(&mut said, true) {
-                    tracing::error!("cannot take a connection: {e}; trying again (ulimit -n may be too low)");
+                    tracing::error!(
+                        "cannot take a connection: {e}; trying again (ulimit -n may be too low)"
+                    );
                 }
                 std::thread::sleep(TICK);
                 continue;
@@ -203,9 +202,9 @@ fn welcome(
         return Err(full);
     }
     let (house, ending) = (Arc::clone(house), Arc::clone(ending));
-    let kept = stream.try_clone().map_err(|e| {
-        Error::new(ErrorKind::Resource, "no descriptor is left").with_source(e)
-    })?;
+    let kept = stream
+        .try_clone()
+        .map_err(|e| Error::new(ErrorKind::Resource, "no descriptor is left").with_source(e))?;
     let work = move || {
         house.connections.fetch_add(1, Ordering::Relaxed);
         let _leaving = Leaving(&house.connections);

@@ -33,9 +33,8 @@ impl RemoteLoader {
         let options = LoaderOptions::from_json(options).map_err(|e| to_python(py, &e))?;
         let patience = Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX);
         let format = options.format;
-        let inner = detached(py, |tick| {
-            remote::open(dataset.inner(), &options, &socket, patience, tick)
-        })?;
+        let inner =
+            detached(py, |tick| remote::open(dataset.inner(), &options, &socket, patience, tick))?;
         Ok(Self { inner, format })
     }
 

@@ -36,8 +36,8 @@ pub use forebay_core::{
     Account, ByteBudget, DType, Error, ErrorKind, Layout, Location, Result, alloc, budget, machine,
     suggest, text,
 };
-pub use forebay_exec::outputs::{Make, OutputSpec};
 pub use forebay_exec::commons::Commons;
+pub use forebay_exec::outputs::{Make, OutputSpec};
 pub use forebay_exec::runtime;
 pub use forebay_exec::{JobSummary, Progress, Share, Stats};
 pub use forebay_feed as feed;

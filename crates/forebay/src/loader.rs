@@ -58,7 +58,11 @@ impl Loader {
         tick: Tick<'_>,
     ) -> Result<Self> {
         options.validate()?;
-        let here = Destination { backing: pinning::backing(options.pin_memory), on_the_way: 0, commons: None };
+        let here = Destination {
+            backing: pinning::backing(options.pin_memory),
+            on_the_way: 0,
+            commons: None,
+        };
         Self::open_for(dataset, options, budget, here, tick)
     }
 

@@ -90,7 +90,8 @@ fn silent(path: &Path, waited: Duration) -> Error {
         path.display(),
         waited.as_secs_f64()
     );
-    Error::new(ErrorKind::Io, message).with_hint("it hangs or is stopped: look at its log, and start it again")
+    Error::new(ErrorKind::Io, message)
+        .with_hint("it hangs or is stopped: look at its log, and start it again")
 }
 
 /// The sidecar is gone: whoever can start again with another one does.
@@ -144,12 +145,7 @@ impl Connection {
     ///
     /// # Errors
     /// No socket, nobody who listens, another protocol.
-    pub fn open(
-        path: &Path,
-        pin: Option<Pin>,
-        patience: Duration,
-        tick: Tick<'_>,
-    ) -> Result<Self> {
+    pub fn open(path: &Path, pin: Option<Pin>, patience: Duration, tick: Tick<'_>) -> Result<Self> {
         let stream = UnixStream::connect(path).map_err(|e| cannot_connect(path, e))?;
         let connection = Self {
             socket: Arc::new(Socket {

@@ -156,7 +156,8 @@ impl Link {
         }
         let sent = Sent { run, rows: batch.rows as u64, state, segments: parts, columns };
         let body = encode(&Reply::Batch(sent))?;
-        let fds: Vec<_> = fresh.iter().filter_map(|segment| segment.fd.as_ref()).map(AsFd::as_fd).collect();
+        let fds: Vec<_> =
+            fresh.iter().filter_map(|segment| segment.fd.as_ref()).map(AsFd::as_fd).collect();
         wire::send(self.stream.as_fd(), &body, &fds, PATIENCE)
     }
 

@@ -11,7 +11,8 @@ use forebay::feed::protocol::message::{Facts, Reply, Request, VERSION, decode};
 use forebay::feed::protocol::wire::{self, Received, Receiver};
 use forebay::plan::Plan;
 use forebay::{
-    Dataset, Destination, Error, ErrorKind, Loader, LoaderOptions, LoaderState, Result, Share, Source,
+    Dataset, Destination, Error, ErrorKind, Loader, LoaderOptions, LoaderState, Result, Share,
+    Source,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -163,7 +164,9 @@ impl Session {
                         let run_thread = Run::start(run, epoch, credit, &self.link);
                         match run_thread {
                             Ok(running) => _ = self.runs.insert(run, running),
-                            Err(e) => self.link.send(&Reply::Broken { run, failure: (&e).into() })?,
+                            Err(e) => {
+                                self.link.send(&Reply::Broken { run, failure: (&e).into() })?
+                            }
                         }
                         return Ok(Then::Continue);
                     }
@@ -173,9 +176,10 @@ impl Session {
             Request::Open { plan, options, snapshot } => {
                 self.open(&plan, &options, snapshot.as_deref(), stream)
             }
-            Request::World { rank, world_size } => {
-                self.loader().and_then(|loader| loader.set_world(rank, world_size)).and_then(|()| self.facts())
-            }
+            Request::World { rank, world_size } => self
+                .loader()
+                .and_then(|loader| loader.set_world(rank, world_size))
+                .and_then(|()| self.facts()),
             Request::Load { state } => self.load(&state).and_then(|()| self.facts()),
             Request::Epoch { next, epoch } => self
                 .load(&next)
@@ -267,8 +271,12 @@ impl Session {
         };
         let shown = self.house.board.register(card);
         tracing::info!(
-            loader = shown.name(), rank = spec.rank, world_size = spec.world_size, pid = self.peer.pid,
-            "opened a loader of {} steps", loader.len()
+            loader = shown.name(),
+            rank = spec.rank,
+            world_size = spec.world_size,
+            pid = self.peer.pid,
+            "opened a loader of {} steps",
+            loader.len()
         );
         self.opened = Some((loader, shown));
         self.facts()

@@ -128,7 +128,10 @@ fn remove_left_over(path: &Path) -> Result<()> {
             "use the sidecar that runs there, end it first, or choose another path",
         )),
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!("{} was left behind by a process that is gone; replacing it", path.display());
+            tracing::info!(
+                "{} was left behind by a process that is gone; replacing it",
+                path.display()
+            );
             fs::remove_file(path).map_err(|e| failed("cannot remove the old socket", path, e))
         }
         Err(e) => Err(failed("cannot look who listens at", path, e)),
@@ -174,11 +177,14 @@ impl Peer {
             Error::new(ErrorKind::Io, "cannot find out who connects").with_source(e)
         })?;
         let (uid, gid) = (found.uid, found.gid);
-        let (own, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (own, group) =
+            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         if uid != own && uid != 0 && gid != group {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
-                format!("the sidecar serves user {own} and group {group}, not user {uid} of group {gid}"),
+                format!(
+                    "the sidecar serves user {own} and group {group}, not user {uid} of group {gid}"
+                ),
             )
             .with_hint("run trainer and sidecar as the same user or with the same group"));
         }
