@@ -124,6 +124,7 @@ def ranks(client: Client) -> None:
         follow(client, _together(both), f"epoch {epoch} of ranks", client.due(epoch))
         for loader in both:
             loader.set_epoch(epoch + 1)
+    client.counts["pauses"] = sum(loader.stats()["pauses"] for loader in both)
 
 
 def _together(both: list[fb.Loader]) -> Iterator[dict[str, np.ndarray]]:
