@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 XTASK := cargo run --quiet --profile fast --package xtask --
 
-.PHONY: help demo test python bench bench-images bench-tabular bench-startup bench-resume lint
+.PHONY: help demo test python bench bench-images bench-tabular bench-startup bench-resume bench-feed soak lint
 
 help: ## this list
 	@echo "Forebay, a streaming data engine for machine learning"
@@ -32,6 +32,12 @@ bench-startup: ## time to the first batch
 
 bench-resume: ## first batch at 90% of an epoch against 0%, local and S3
 	@$(XTASK) bench resume
+
+bench-feed: ## loaders that a sidecar serves; ARGS="--quick --only handoff"
+	@$(XTASK) bench feed $(ARGS)
+
+soak: ## twenty minutes of trainers that come, go and die; ARGS="--minutes 5"
+	@$(XTASK) soak $(ARGS)
 
 lint: ## formatting, clippy, ruff, spelling, licences
 	@$(XTASK) lint

@@ -31,6 +31,7 @@ class Job:
     spec: dict[str, Any]
     python: str
     before: Callable[[], None]
+    program: Path = HERE / "measure.py"
     results: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -61,7 +62,7 @@ def run_rounds(jobs: list[Job], rounds: int, timeout: float) -> None:
                 say(f"round {number + 1}/{rounds}  {job.label} …")
                 job.before()
                 start = time.monotonic()
-                result = _measure(job, timeout)
+                result = measure_once(job, timeout)
                 if "error" in result:
                     job.failures.append(result["error"])
                     say(f"  {job.label}: {result['error']}")
@@ -80,13 +81,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _measure(job: Job, timeout: float) -> dict[str, Any]:
+def measure_once(job: Job, timeout: float) -> dict[str, Any]:
+    """Run a job's program in a fresh process; its result, or `error` with the reason."""
     # Short, because Ray's sockets lie below it and a socket's path ends at 107 bytes.
     with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         result, log = Path(folder, "result.json"), Path(folder, "log")
         with open(log, "wb") as output:
             child = subprocess.Popen(
-                [job.python, str(HERE / "measure.py"), json.dumps(job.spec), str(result)],
+                [job.python, str(job.program), json.dumps(job.spec), str(result)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -91,7 +91,7 @@ def photographs(cache: Path, rows: int) -> Source:
         )
         whole, rest = divmod(rows, len(files))
         table = pa.concat_tables([once] * whole + [once.slice(0, rest)])
-        with _staged(target) as staged:
+        with Staged(target) as staged:
             pq.write_table(table, staged, row_group_size=PHOTO_ROW_GROUP)
     return Source(str(target), rows)
 
@@ -105,7 +105,7 @@ def flights(cache: Path, files: int, rows_per_file: int) -> Source:
     if not target.is_dir():
         once = pa.concat_tables([pq.read_table(p) for p in sorted((shared_data() / "flights").glob("*.parquet"))])
         once = once.replace_schema_metadata(None)
-        with _staged(target) as staged:
+        with Staged(target) as staged:
             staged.mkdir()
             for index in range(files):
                 pq.write_table(
@@ -121,7 +121,7 @@ def mds(cache: Path, what: str, source: Source, python: str, workers: int) -> So
     """The rows of a Parquet set in MosaicML's format, made by its own writer in the environment that has it."""
     target = cache / f"mds-{Path(source.path).stem}-{_recipe('mds', what, MDS_RECIPE)}"
     if not target.is_dir():
-        with _staged(target) as staged:
+        with Staged(target) as staged:
             staged.mkdir()
             program = str(Path(__file__).with_name("mds.py"))
             subprocess.run([python, program, what, source.path, str(staged), str(workers)], check=True)
@@ -166,7 +166,7 @@ def _recipe(*parts: object) -> str:
     return "-".join(str(p) for p in parts[1:]) + "-" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-class _staged:
+class Staged:
     """A path to write under that takes its final name only when the block ends well."""
 
     def __init__(self, target: Path) -> None:

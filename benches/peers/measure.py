@@ -67,12 +67,16 @@ def throughput(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
     _check_epoch(_open(peer, spec, warm), warm, spec)
     loader = _open(peer, spec, full)
     _back_memory()
-    with _meter(peer) as cpu:
-        start = time.perf_counter()
-        rows = sum(len(batch) for batch in loader)
-        wall = time.perf_counter() - start
+    with meter(peer) as cpu:
+        start, own = time.perf_counter(), time.process_time()
+        rows = batches = 0
+        for batch in loader:
+            rows += len(batch)
+            batches += 1
+        wall, own = time.perf_counter() - start, time.process_time() - own
     _check_rows(rows, full, spec)
-    return {"wall": wall, "cpu": cpu.seconds, "stolen": cpu.stolen, "rows": rows}
+    counted = {"rows": rows, "batches": batches, "own_cpu": own}
+    return {"wall": wall, "cpu": cpu.seconds, "stolen": cpu.stolen} | counted
 
 
 def first_batch(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def first_batch(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
     prepared = time.perf_counter() - start
     source = Source.from_json(spec["source"])
     _back_memory()
-    with _meter(peer) as cpu:
+    with meter(peer) as cpu:
         start = time.perf_counter()
         batches = iter(peer.startup(source, spec["threads"], spec["seed"], **_variant(spec)))
         batch = next(batches)
@@ -132,7 +136,7 @@ def resume(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
         with open(spec["state"], "rb") as file:
             state = pickle.load(file)
     _back_memory()
-    with _meter(peer) as cpu:
+    with meter(peer) as cpu:
         start = time.perf_counter()
         loader = _resumable(peer, spec, source)
         if state is not None:
@@ -201,7 +205,7 @@ def _back_memory() -> None:
     time.sleep(PAUSE)
 
 
-def _meter(peer: Any) -> processes.CpuMeter:
+def meter(peer: Any) -> processes.CpuMeter:
     return processes.CpuMeter(os.getpid(), watch=getattr(peer, "LOSES_CHILDREN", False))
 
 

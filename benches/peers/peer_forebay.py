@@ -9,6 +9,11 @@ from case import EVAL_RESIZE, IMAGE_BATCH, IMAGE_SIZE, MEAN, STD, TABULAR_BATCH
 from data import COLUMNS, Source
 
 
+def load(dataset: fb.Dataset, socket: str | None = None, **options):
+    """Make a loader of this process, or of the sidecar at a socket."""
+    return fb.connect(socket).loader(dataset, **options) if socket else dataset.loader(**options)
+
+
 class _Column:
     """Deliver one tensor of each batch."""
 
@@ -35,8 +40,14 @@ def images(source: Source, threads: int, seed: int, variant: str = "", **options
         dtype="uint8" if pixels else "float32",
         layout="CHW",
     )
-    loader = dataset.loader(
-        batch_size=IMAGE_BATCH, shuffle="window", seed=seed, num_threads=threads, epoch_end="partial", **options
+    loader = load(
+        dataset,
+        batch_size=IMAGE_BATCH,
+        shuffle="window",
+        seed=seed,
+        num_threads=threads,
+        epoch_end="partial",
+        **options,
     )
     return _Column(loader, "image")
 
@@ -47,7 +58,8 @@ startup = images
 def tabular(source: Source, threads: int, seed: int, order: str, variant: str = "", **options):
     """One dense float32 matrix a batch, nulls as NaN; with a variant, of a permutation of all rows."""
     dataset = fb.read_parquet(source.path, columns=COLUMNS).stack(COLUMNS, into="x", dtype="float32")
-    loader = dataset.loader(
+    loader = load(
+        dataset,
         batch_size=TABULAR_BATCH,
         shuffle="none" if order == "file" else "full" if variant else "window",
         seed=seed,

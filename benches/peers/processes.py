@@ -88,6 +88,13 @@ class CpuMeter:
         self.last = now
 
 
+def descendants(root: int) -> list[int]:
+    """Every process below `root` that runs, but the spared and theirs."""
+    table = _table()
+    spared = {pid for keep in SPARED for pid in _tree(keep, table)}
+    return [pid for pid in _tree(root, table) if pid != root and pid not in spared and table[pid][2] != "Z"]
+
+
 def end_descendants(root: int, grace: float = 3.0) -> list[int]:
     """End every descendant of `root` but the spared: ask, wait, then kill. Returns those that had to be asked."""
     asked: list[int] = []

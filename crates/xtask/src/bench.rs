@@ -1,4 +1,4 @@
-//! `make bench`: the package in release mode against its peers, all in one run.
+//! `make bench`: the package in release mode against its peers, all in one run; and `make soak`.
 
 use crate::package::{self, Profile};
 use crate::shell::{self, Outcome};
@@ -6,20 +6,22 @@ use crate::venv;
 
 /// The benchmarks of `make bench`, in order.
 const NAMES: [&str; 3] = ["images", "tabular", "startup"];
-/// What is measured only when asked for: peak memory at 1 and at 10 million rows, and the first batch
-/// at 90% of an epoch.
-const MORE: [&str; 2] = ["memory", RESUME];
+/// What is measured only when asked for: peak memory at 1 and at 10 million rows, the first batch at 90%
+/// of an epoch, and loaders that a sidecar serves.
+const MORE: [&str; 3] = ["memory", RESUME, FEED];
 /// The benchmark with a peer that needs other versions of what the rest is measured with.
 const RESUME: &str = "resume";
+/// The benchmark whose rival is the loader of the same process.
+const FEED: &str = "feed";
 
 /// Every benchmark.
 pub fn all() -> Outcome {
     prepare()?;
-    NAMES.iter().try_for_each(|name| measure(name))
+    NAMES.iter().try_for_each(|name| measure(name, &[]))
 }
 
-/// One benchmark.
-pub fn one(name: &str) -> Outcome {
+/// One benchmark, with options for its program.
+pub fn one(name: &str, options: &[&str]) -> Outcome {
     let mut names = NAMES.iter().chain(&MORE);
     if !names.any(|known| *known == name) {
         let names = [NAMES.as_slice(), &MORE].concat().join(", ");
@@ -30,7 +32,15 @@ pub fn one(name: &str) -> Outcome {
         let requirements = shell::root().join("benches/peers/requirements-mosaicml.txt");
         venv::provide_from(venv::MOSAICML, &requirements)?;
     }
-    measure(name)
+    measure(name, options)
+}
+
+/// A sidecar with many trainers, of which some die, for as long as the options say.
+pub fn soak(options: &[&str]) -> Outcome {
+    let venv = package::release()?;
+    let mut program = venv.python();
+    program.arg("benches/feed/soak.py").arg("--forebay").arg(Profile::Release.binary());
+    shell::run(program.args(options))
 }
 
 /// Build in release mode, and give the peers an environment of their own with the package in it.
@@ -41,7 +51,12 @@ fn prepare() -> Outcome {
     package::install(Profile::Release, &peers)
 }
 
-fn measure(name: &str) -> Outcome {
-    let peers = venv::existing(venv::PEERS);
-    shell::run(peers.python().args(["benches/peers/run.py", name]))
+fn measure(name: &str, options: &[&str]) -> Outcome {
+    let mut program = venv::existing(venv::PEERS).python();
+    if name == FEED {
+        program.arg("benches/feed/run.py").arg("--forebay").arg(Profile::Release.binary());
+    } else {
+        program.args(["benches/peers/run.py", name]);
+    }
+    shell::run(program.args(options))
 }

@@ -1,6 +1,6 @@
 //! The chores of the repository, behind the Makefile.
 //!
-//! `make demo`, `make test`, `make python`, `make bench` and `make lint` are one line each; what they
+//! `make demo`, `make test`, `make python`, `make bench`, `make soak` and `make lint` are one line each; what they
 //! do is here, in a language that every contributor has, without a dependency, so that the first thing
 //! a newcomer compiles takes a second. Each chore installs what is missing, says what it runs, and
 //! stops at the first failure with what to do about it.
@@ -31,7 +31,9 @@ usage: cargo xtask CHORE
   test              all that CI runs: every test in Rust and Python, and the lints
   test-python ARGS  build the package, then pytest with these arguments (default: tests/python)
   python            make .venv: the package in release mode, numpy, pyarrow, pillow, torch
-  bench [NAME]      images, tabular, startup, resume or memory against its peers; without a name the first three
+  bench [NAME ARGS] images, tabular, startup, resume or memory against its peers, or feed, a sidecar against the
+                    same process; without a name the first three
+  soak ARGS         a sidecar with many trainers, of which some die
   lint              formatting, clippy, ruff, spelling, licences
   setup             install what demo, test and lint need, and nothing else";
 
@@ -54,7 +56,8 @@ fn dispatch(words: &[&str]) -> Outcome {
         ["test-python", rest @ ..] => test::python(rest),
         ["python"] => package::python(),
         ["bench"] => bench::all(),
-        ["bench", name] => bench::one(name),
+        ["bench", name, options @ ..] => bench::one(name, options),
+        ["soak", options @ ..] => bench::soak(options),
         ["lint"] => lint::lint(),
         ["setup"] => setup::everything(),
         ["help" | "--help" | "-h"] => {
