@@ -502,7 +502,9 @@ class Dataset:
             weights = [_arguments.plain("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
         return self._step(
             "mix_images",
-            _arguments.given(column=column, label=label, ops=[op._as_plan() for op in every], p=weights),
+            _arguments.given(
+                column=column, label=label, ops=[op._as_plan() for op in every], p=weights
+            ),
         )
 
     def stack(self, columns: Sequence[str], into: str, *, dtype: str = "float32") -> Dataset:

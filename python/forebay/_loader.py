@@ -120,7 +120,8 @@ class Loader:
         """Give the position: what your loop received, never what was made ahead.
 
         Every rank that has made the same number of steps has the same state, so saving that of one
-        rank is enough. It is plain data (under 1 KiB unless rows are multiplied), for ``torch.save``, JSON or anything else.
+        rank is enough. It is plain data (under 1 KiB unless rows are multiplied), for
+        ``torch.save``, JSON or anything else.
 
         Returns
         -------

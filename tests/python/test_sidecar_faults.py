@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -93,9 +94,7 @@ def test_a_trainer_that_is_killed_gives_all_back(
     assert seen == ids(rows.loader(64, seed=1, format="numpy"))
 
 
-def test_a_trainer_that_is_killed_while_a_child_has_its_socket(
-    sidecar: Process, file: str
-) -> None:
+def test_a_trainer_that_is_killed_while_a_child_has_its_socket(sidecar: Process, file: str) -> None:
     code = TRAINER.replace(
         'print("ready", flush=True)',
         "import os, time\n"
@@ -146,8 +145,7 @@ def test_a_sidecar_that_stays_away_is_an_error_after_the_time(
     seen = next(batches)["id"].tolist()
     sidecar.kill()
     with pytest.raises(fb.NotFoundError, match="reconnect_timeout"):
-        for batch in batches:
-            seen += batch["id"].tolist()
+        seen.extend(int(i) for batch in batches for i in batch["id"])
     state = loader.state_dict()
     assert state["samples"] == len(seen)
     # Both gone: the trainer begins again at its checkpoint.
@@ -312,6 +310,11 @@ def test_wrong_options_of_a_loader(sidecar: Process, rows: fb.Dataset) -> None:
         connection.loader(rows, 4, rank=0)
 
 
+def consume(everything: Iterator[Any]) -> None:
+    for _ in everything:
+        pass
+
+
 class Wire:
     """The protocol, spoken by hand."""
 
@@ -423,8 +426,7 @@ def test_a_trainer_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path) -
     wire.say(say="hello", protocol=1, client="deaf")
     wire.socket.settimeout(0.5)
     with pytest.raises(TimeoutError):
-        while True:
-            wire.say(say="status")
+        consume(wire.say(say="status") for _ in itertools.count())
     assert sidecar.stop() == 0
 
 
@@ -434,10 +436,9 @@ def test_a_batch_that_cannot_be_sent_is_an_error(tmp_path: Path, rows: fb.Datase
     limit = str(sidecar.descriptors() + 12)
     pid = str(sidecar.process.pid)
     subprocess.run(["prlimit", "--pid", pid, f"--nofile={limit}:{limit}"], check=True)
-    kept = []
+    kept: list[Any] = []
     with pytest.raises((fb.ResourceError, fb.StorageError)):
-        for batch in loader:
-            kept.append(batch)
+        kept.extend(loader)
     del kept, loader
     # The status page needs a descriptor too, which is there again.
     sidecar.is_quiet()
@@ -517,7 +518,9 @@ fb.connect(sys.argv[1])
 
 
 def test_ctrl_c_while_the_sidecar_is_away(sidecar: Process, file: str) -> None:
-    code = TRAINER.replace('print("ready", flush=True)\nsys.stdin.readline()', """
+    code = TRAINER.replace(
+        'print("ready", flush=True)\nsys.stdin.readline()',
+        """
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -526,7 +529,8 @@ try:
         pass
 except KeyboardInterrupt:
     print("interrupted", flush=True)
-""")
+""",
+    )
     process = trainer(sidecar, file, code)
     sidecar.kill()
     assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Sidecars and the processes of a trainer: forks, DataLoader workers, many loaders, small /dev/shm."""
+"""Sidecars and the processes of a trainer: forks, workers, many loaders, a small /dev/shm."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recvmsg, send as send_bytes, sendmsg,
 };
 
 /// Most bytes of a body: a plan with a few hundred thousand paths.
@@ -144,11 +144,8 @@ impl Sender {
     /// # Errors
     /// A connection that is closed.
     pub fn flush(&mut self, socket: BorrowedFd<'_>) -> Result<bool> {
-        let mut space = [MaybeUninit::uninit(); 0];
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            let mut beside = SendAncillaryBuffer::new(&mut space);
-            let parts = [IoSlice::new(rest)];
-            match sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match send_bytes(socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => self.sent += n,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(false),
