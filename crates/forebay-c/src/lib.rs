@@ -23,3 +23,12 @@ pub const ABI_VERSION: u32 = 1;
 pub extern "C" fn forebay_abi_version() -> u32 {
     ABI_VERSION
 }
+
+/// The header lets every thread use every handle, which raw pointers would hide from the compiler.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<forebay_feed::client::Loader>();
+    is_shared::<epoch::Epoch>();
+    is_shared::<forebay_feed::Batch>();
+    is_shared::<failure::Failure>();
+};
