@@ -41,10 +41,13 @@ impl Profile {
     }
 }
 
-/// Build the command line and the Python module together.
+/// What is handed to users: the command line, the Python module and the C library. Named together, so that
+/// their dependencies are built once.
+const PRODUCTS: [&str; 6] = ["-p", "forebay-cli", "-p", "forebay-python", "-p", "forebay-c"];
+
+/// Build the products.
 pub fn build(profile: Profile) -> Outcome {
-    let packages = ["--package", "forebay-cli", "--package", "forebay-python"];
-    shell::run(shell::cargo().args(["build", "--profile", profile.name()]).args(packages))
+    shell::run(shell::cargo().args(["build", "--profile", profile.name()]).args(PRODUCTS))
 }
 
 /// Pack the module that was built last, and install it.
@@ -101,7 +104,7 @@ mod tests {
     /// compile again most of what `make demo` had compiled.
     #[test]
     fn tests_and_the_demo_build_dependencies_with_the_same_features() {
-        let demo = compiled(&["-p", "forebay-cli", "-p", "forebay-python", "-e", "normal,build"]);
+        let demo = compiled(&[&PRODUCTS[..], &["-e", "normal,build"]].concat());
         let test = compiled(&["--workspace", "-e", "normal,build,dev"]);
         assert!(demo.len() > 100, "{demo:?}");
         let differ: Vec<&String> = demo.difference(&test).collect();

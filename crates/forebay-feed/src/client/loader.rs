@@ -60,6 +60,8 @@ struct State {
     newest: u64,
     /// Pauses so far, while the sidecar was gone.
     pauses: u64,
+    /// Since when it is gone. A wait that its caller ends and takes up again is one wait.
+    gone: Option<Instant>,
 }
 
 impl Loader {
@@ -69,7 +71,7 @@ impl Loader {
     /// No sidecar; what [`crate::Batch`]es of this plan cannot be made for.
     pub fn open(ask: Ask, tick: Tick<'_>) -> Result<Self> {
         let (connection, facts) = connect(&ask, None, tick)?;
-        let state = State { connection, facts, world: None, newest: 0, pauses: 0 };
+        let state = State { connection, facts, world: None, newest: 0, pauses: 0, gone: None };
         Ok(Self(Arc::new(Shared { ask, state: Mutex::new(state) })))
     }
 
@@ -146,17 +148,18 @@ impl Loader {
         lost: Option<(&Arc<Connection>, &Error)>,
         tick: Tick<'_>,
     ) -> Result<Arc<Connection>> {
-        let (now, world) = {
+        let (now, world, gone) = {
             let state = lock(&self.0.state);
-            (Arc::clone(&state.connection), state.world)
+            (Arc::clone(&state.connection), state.world, state.gone)
         };
         let is_lost = lost.is_some_and(|(old, _)| Arc::ptr_eq(old, &now));
         if !is_lost && now.is_own() {
             return Ok(now);
         }
         let ask = &self.0.ask;
-        let began = Instant::now();
-        if let Some((_, why)) = lost.filter(|_| is_lost) {
+        let began = gone.unwrap_or_else(Instant::now);
+        lock(&self.0.state).gone = Some(began);
+        if let Some((_, why)) = lost.filter(|_| is_lost && gone.is_none()) {
             tracing::warn!(
                 "the sidecar at {} is gone ({why}); waiting for it for up to {} s",
                 ask.socket.display(),
@@ -167,6 +170,9 @@ impl Loader {
             match connect(ask, world, tick) {
                 Ok(found) => break found,
                 Err(e) if !e.retryable() || began.elapsed() >= ask.patience => {
+                    if e.kind() != ErrorKind::Cancelled {
+                        lock(&self.0.state).gone = None;
+                    }
                     return Err(e.with_better_hint(
                         "start the sidecar again; reconnect_timeout= says how long a trainer waits for it",
                     ));
@@ -183,6 +189,7 @@ impl Loader {
         }
         let mut state = lock(&self.0.state);
         state.pauses += u64::from(is_lost);
+        state.gone = None;
         state.connection = Arc::clone(&connection);
         Ok(connection)
     }
