@@ -51,7 +51,10 @@ fn column(batch: *const Batch, index: usize) -> Column {
 }
 
 /// The tensors of a column, as a C program reads them: type, axes, bytes.
-fn tensors(column: &Column) -> Vec<((u8, u8, u16), &[i64], &[u8])> {
+/// Type, shape and bytes of a tensor.
+type Found<'a> = ((u8, u8, u16), &'a [i64], &'a [u8]);
+
+fn tensors(column: &Column) -> Vec<Found<'_>> {
     // SAFETY: what the header promises; the batch outlives the test's use.
     let all = unsafe { std::slice::from_raw_parts(column.tensors, column.tensor_count) };
     let read = |t: &Tensor| {
