@@ -383,8 +383,26 @@ def test_arrow_outlives_its_batch(library: Library, sidecar: Process, tmp_path: 
     library.drop("loader_close", loader)
     assert found.to_pylist() == texts
     assert numbers.to_pylist() == list(range(100))
-    assert sidecar.used() > 0
-    del numbers, found
+
+
+def test_all_columns_as_arrow(library: Library, sidecar: Process, tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": [1, None, 3],
+            "list": [[1], None, []],
+            "when": pa.array([1, 2, 3], pa.timestamp("us")),
+        }
+    )
+    path = write(tmp_path / "data" / "a.parquet", table)
+    options = {"batch_size": 3, "shuffle": "none", "format": "arrow"}
+    loader = library.open(sidecar.socket, plan(path), **options)
+    epoch = library.start(loader)
+    for batch in library.batches(epoch):
+        assert [library.column(batch, name).kind for name in table.column_names] == [ARROW] * 3
+        for index, column in enumerate(table.columns):
+            assert arrow(library, batch, index).equals(column.combine_chunks())
+    library.drop("epoch_close", epoch)
+    library.drop("loader_close", loader)
 
 
 def test_pictures_of_different_sizes(library: Library, sidecar: Process) -> None:

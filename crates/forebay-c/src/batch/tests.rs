@@ -58,10 +58,11 @@ fn tensors(column: &Column) -> Vec<Found<'_>> {
     // SAFETY: what the header promises; the batch outlives the test's use.
     let all = unsafe { std::slice::from_raw_parts(column.tensors, column.tensor_count) };
     let read = |t: &Tensor| {
+        assert_eq!(t.dtype.lanes, 1);
         // SAFETY: likewise.
         unsafe {
             (
-                (t.dtype.code, t.dtype.bits, t.dtype.lanes),
+                (t.dtype.code, t.dtype.bits),
                 std::slice::from_raw_parts(t.shape, t.ndim as usize),
                 std::slice::from_raw_parts(t.data.cast::<u8>().cast_const(), t.nbytes as usize),
             )
@@ -88,12 +89,12 @@ fn every_kind_of_column_is_described() {
 
     let dense = tensors(&all[0]);
     let bytes: Vec<u8> = (1i32..7).flat_map(i32::to_ne_bytes).collect();
-    assert_eq!(dense, [((0, 32, 1), [2, 3].as_slice(), bytes.as_slice())]);
+    assert_eq!(dense, [((0, 32), [2, 3].as_slice(), bytes.as_slice())]);
     let each = tensors(&all[1]);
-    assert_eq!(each[0], ((1, 8, 1), [1, 4].as_slice(), [0; 4].as_slice()));
-    assert_eq!(each[1], ((1, 8, 1), [].as_slice(), [1].as_slice()));
+    assert_eq!(each[0], ((1, 8), [1, 4].as_slice(), [0; 4].as_slice()));
+    assert_eq!(each[1], ((1, 8), [].as_slice(), [1].as_slice()));
     let ragged = tensors(&all[2]);
-    assert_eq!(ragged.iter().map(|t| t.0).collect::<Vec<_>>(), [(2, 32, 1), (0, 64, 1)]);
+    assert_eq!(ragged.iter().map(|t| t.0).collect::<Vec<_>>(), [(2, 32), (0, 64)]);
     assert_eq!(ragged[1].2.len(), 24);
     assert_eq!(all[3].tensor_count, 0);
     // SAFETY: released once, and used by nobody.
