@@ -50,11 +50,10 @@ fn column(batch: *const Batch, index: usize) -> Column {
     unsafe { column.assume_init() }
 }
 
-/// The tensors of a column, as a C program reads them: type, axes, bytes.
-/// Type, shape and bytes of a tensor.
-type Found<'a> = ((u8, u8, u16), &'a [i64], &'a [u8]);
+/// A tensor as a C program reads it: code and bits of the type, axes, bytes.
+type Read<'a> = ((u8, u8), &'a [i64], &'a [u8]);
 
-fn tensors(column: &Column) -> Vec<Found<'_>> {
+fn tensors(column: &Column) -> Vec<Read<'_>> {
     // SAFETY: what the header promises; the batch outlives the test's use.
     let all = unsafe { std::slice::from_raw_parts(column.tensors, column.tensor_count) };
     let read = |t: &Tensor| {
