@@ -22,7 +22,7 @@ MIB = 2**20
 STEP = 0.02
 # Photographs in the batch of such a step. The slowest of those that are compared takes two thirds of the step for
 # them on one core: none is to be the one that is waited for.
-STEP_IMAGES = 2
+STEP_IMAGES = 3
 # Mappings that an allocator may have more of at one moment than at another.
 SPARE_MAPPINGS = 16
 # Resident bytes a cycle below which nothing is kept: a leaked message, name or thread is more.

@@ -40,7 +40,9 @@ class Client:
         # All of the order's own options: others than these do not change it, and the columns that are read neither.
         self.order: dict[str, Any] = {"seed": self.draw.randrange(1_000), "epoch_end": "drop"}
         self.order |= {"shuffle": self.draw.choice(["window", "window", "none"]), "format": "numpy"}
-        self.order |= {"lanes": self.draw.choice([1, 2, 4]), "window": self.draw.choice([1, 4, 16])}
+        # Blocks of pictures are larger, and have to fit as well.
+        windows = [1, 4] if on_pictures else [1, 4, 16]
+        self.order |= {"lanes": self.draw.choice([1, 2, 4]), "window": self.draw.choice(windows)}
         self.order["global_batch_size"] = self.draw.choice([16, 32] if on_pictures else [64, 1_024, 8_192])
         self.reference = ids.loader(num_threads=1, rank=0, world_size=1, **self.order)
 

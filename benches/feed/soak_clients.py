@@ -141,17 +141,15 @@ class Clients:
     def _ended(self, one: One) -> None:
         self.all.remove(one)
         assert one.process.stdout is not None
-        # Workers of a client that was killed live for some seconds, and have the pipe open: no reading to its end.
-        os.set_blocking(one.process.stdout.fileno(), False)
-        said = one.process.stdout.read()
-        one.process.stdout.close()
         if one.process.returncode == 0:
-            for name, count in json.loads(said).items():
+            # Only here: workers of a client that was killed live for some seconds, and have its pipe open.
+            for name, count in json.loads(one.process.stdout.read()).items():
                 self.run.counts[f"{name} checked" if name != "pauses" else "pauses survived"] += count
             self.run.counts["clients that came to their end"] += 1
         elif not one.ended_by_us:
             tail = " | ".join(one.log.read_text().strip().splitlines()[-3:])
             self.run.fail(f"{one.name} ended with {one.process.returncode}: {tail}")
+        one.process.stdout.close()
         one.log.unlink()
 
 
