@@ -57,9 +57,14 @@ pub(super) enum Pushed {
 impl Socket {
     /// Sends a message, as far as the sidecar takes it now.
     fn send(&self, request: &Request) -> Result<()> {
-        let body = message::encode(request)?;
-        lock(&self.writing).push(&body)?;
+        self.post(request)?;
         self.flush().map(|_| ())
+    }
+
+    /// Leaves a message to be sent with the next one, or before the next wait.
+    fn post(&self, request: &Request) -> Result<()> {
+        let body = message::encode(request)?;
+        lock(&self.writing).push(&body)
     }
 
     /// Sends what was left of messages; whether that is all.
@@ -184,6 +189,12 @@ impl Connection {
         self.socket.pid == std::process::id()
     }
 
+    /// Leaves what has no reply and is not urgent to be sent with what comes next: every message by itself
+    /// costs the trainer a system call, and wakes the sidecar.
+    pub fn post(&self, request: &Request) -> Result<()> {
+        self.socket.post(request)
+    }
+
     /// Sends what has no reply.
     pub fn tell(&self, request: &Request) -> Result<()> {
         self.socket.send(request)
@@ -252,16 +263,14 @@ impl Connection {
 impl Incoming {
     /// Takes one message in; false where none came in time.
     fn receive(&mut self, socket: &Arc<Socket>) -> Result<bool> {
-        let time = match socket.flush() {
-            Ok(true) => TICK,
-            Ok(false) => MOMENT,
-            // What the sidecar said before it was gone still counts.
-            Err(_) => Duration::ZERO,
-        };
-        let received = self.receiver.receive(socket.stream.as_fd(), time)?;
+        let stream = socket.stream.as_fd();
+        let mut received = self.receiver.receive(stream, Duration::ZERO)?;
+        if matches!(received, Received::Nothing) {
+            let time = if socket.flush()? { TICK } else { MOMENT };
+            received = self.receiver.receive(stream, time)?;
+        }
         let frame = match received {
             Received::Frame(frame) => frame,
-            Received::Nothing if time.is_zero() => return Err(gone()),
             Received::Nothing => return Ok(false),
             Received::Closed => return Err(gone()),
         };

@@ -18,9 +18,9 @@ use crate::Batch;
 use crate::protocol::layout::restore;
 use crate::protocol::message::{Facts, Reply, Request};
 
-/// Batches that may be on their way without having been taken: one that is being looked at, one that is
-/// ready when it is asked for.
-const CREDIT: u32 = 2;
+/// Batches that may be on their way without the sidecar knowing that they were taken: one that is being
+/// looked at, whose taking is told with its release, and two that are ready when they are asked for.
+const CREDIT: u32 = 3;
 
 /// Between two attempts to reach a sidecar that is gone.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -327,8 +327,9 @@ impl Epoch {
                         self.is_over = true;
                         return Some(batch);
                     }
-                    // A sidecar that is gone meanwhile is noticed with the next batch.
-                    let _ = self.connection.tell(&Request::Taken { run: self.run, waited });
+                    // It goes with the release of this batch or before the wait for the next. A sidecar
+                    // that is gone meanwhile is noticed then.
+                    let _ = self.connection.post(&Request::Taken { run: self.run, waited });
                     self.moved(sent.state, None);
                     // Of a worker's steps, those before its first are others': after one batch the
                     // next is `stride` further.

@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Batches that a trainer lets come ahead; it says so when it starts an iteration, after the loader's
 /// memory is planned.
-const ON_THE_WAY: u64 = 2;
+const ON_THE_WAY: u64 = 3;
 
 /// The most iterations of a connection at a time.
 const MOST_RUNS: usize = 64;
