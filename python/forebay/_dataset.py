@@ -499,7 +499,7 @@ class Dataset:
         if p is not None and weights is None:
             raise _arguments.wrong("mix_images", "p", p, "a list of one number for each operator")
         if weights is not None:
-            weights = [_arguments.plain("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
+            weights = [_arguments.number("mix_images", f"p[{n}]", w) for n, w in enumerate(weights)]
         return self._step(
             "mix_images",
             _arguments.given(
