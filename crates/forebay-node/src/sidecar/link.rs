@@ -177,9 +177,14 @@ impl Link {
         drop(slab);
     }
 
-    /// Nothing is sent any more, and all that the trainer held comes back.
+    /// Nothing is sent any more.
     pub fn close(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// All that the trainer held comes back. A trainer that lives still reads it: nothing may be written by
+    /// then that takes its memory from the pool.
+    pub fn reclaim(&self) {
         let leased = std::mem::take(&mut lock(&self.segments).leased);
         drop(leased);
     }

@@ -321,6 +321,8 @@ impl Drop for Session {
         }
         self.runs.clear();
         self.left.clear();
+        // Only now: what is made uses the memory of what has come back.
+        self.link.reclaim();
         if let Some((_, shown)) = &self.opened {
             tracing::info!(loader = shown.name(), pid = self.peer.pid, "closed a loader");
         }
