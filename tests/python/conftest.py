@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import support
 from s3_server import S3Server
+from sidecars import Process
 
 import forebay as fb
 
@@ -41,6 +42,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FOREBAY_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path) -> Iterator[Process]:
+    """A sidecar that must be quiet and end in order when the test is over."""
+    process = Process(tmp_path / "forebay.sock")
+    yield process
+    try:
+        process.is_quiet()
+    finally:
+        status = process.stop()
+    assert status == 0
+    assert not process.socket.exists()
 
 
 @pytest.fixture(scope="session")

@@ -36,18 +36,6 @@ OK, END, TIMEOUT, ERROR = range(4)
 DENSE, EACH, RAGGED, ARROW = range(4)
 
 
-@pytest.fixture
-def sidecar(tmp_path: Path) -> Iterator[Process]:
-    """A sidecar that must be quiet and end in order when the test is over."""
-    process = Process(tmp_path / "forebay.sock")
-    yield process
-    try:
-        process.is_quiet()
-    finally:
-        status = process.stop()
-    assert status == 0
-
-
 def plan(path: str | Path, columns: list[str] | None = None, **more: Any) -> str:
     source = {"uri": str(path), **({"columns": columns} if columns else {})}
     return json.dumps({"source": {"parquet": source}, **more})

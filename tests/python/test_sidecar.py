@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +12,6 @@ from sidecars import Process
 from support import digest, ids, numbered, write
 
 import forebay as fb
-
-
-@pytest.fixture
-def sidecar(tmp_path: Path) -> Iterator[Process]:
-    """A sidecar that must be quiet and end in order when the test is over."""
-    process = Process(tmp_path / "forebay.sock")
-    yield process
-    try:
-        process.is_quiet()
-    finally:
-        status = process.stop()
-    assert status == 0
-    assert not process.socket.exists()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ import forebay as fb
 
 ROWS = 40_000
 OPTIONS: dict[str, Any] = {"seed": 7, "lanes": 1, "window": 2, "format": "numpy"}
-
-
-@pytest.fixture
-def sidecar(tmp_path: Path) -> Iterator[Process]:
-    """A sidecar that must be quiet and end in order when the test is over."""
-    process = Process(tmp_path / "forebay.sock")
-    yield process
-    try:
-        process.is_quiet()
-    finally:
-        status = process.stop()
-    assert status == 0
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_core::{Error, Result};
 
 pub use self::connection::Connection;
-pub use self::loader::{Ask, Epoch, Loader};
+pub use self::loader::{Ask, CREDIT, Epoch, Loader};
 use crate::Block;
 use crate::protocol::message::{Reply, Request};
 

@@ -164,6 +164,8 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle
 fn accept(house: &Arc<House>, socket: &Socket, ending: &Arc<AtomicBool>, sessions: &Sessions) {
     let mut said = false;
     while !ending.load(Ordering::Relaxed) && !house.is_stopping() {
+        // Here and not when the next one comes: each keeps a descriptor.
+        lock(sessions).retain(|(thread, _)| !thread.is_finished());
         let stream = match socket.accept(TICK) {
             Ok(Some(stream)) => stream,
             Ok(None) => continue,
@@ -191,7 +193,6 @@ fn welcome(
     sessions: &Sessions,
 ) -> Result<()> {
     let mut sessions = lock(sessions);
-    sessions.retain(|(thread, _)| !thread.is_finished());
     if sessions.len() >= MOST_CONNECTIONS {
         let full = Error::new(
             ErrorKind::Resource,

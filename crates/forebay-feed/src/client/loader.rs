@@ -20,7 +20,7 @@ use crate::protocol::message::{Facts, Reply, Request};
 
 /// Batches that may be on their way without the sidecar knowing that they were taken: one that is being
 /// looked at, whose taking is told with its release, and two that are ready when they are asked for.
-const CREDIT: u32 = 3;
+pub const CREDIT: u32 = 3;
 
 /// Between two attempts to reach a sidecar that is gone.
 const PAUSE: Duration = Duration::from_millis(100);

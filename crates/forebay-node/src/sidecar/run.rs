@@ -63,12 +63,7 @@ impl Run {
                 let _ = link.send(&Reply::Broken { run, failure: Failure::from(&e) });
             }
         };
-        let thread = std::thread::Builder::new().name("forebay-pump".into()).spawn(work);
-        let thread = thread.map_err(|e| {
-            Error::new(ErrorKind::Resource, "the sidecar cannot start a thread")
-                .with_source(e)
-                .with_hint("the limit on processes may be reached (ulimit -u)")
-        })?;
+        let thread = super::thread("forebay-pump", work)?;
         Ok(Self { pace, thread: Some(thread) })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use forebay::feed::client::CREDIT;
 use forebay::feed::protocol::message::{Facts, Reply, Request, VERSION, decode};
 use forebay::feed::protocol::wire::{self, Received, Receiver};
 use forebay::plan::Plan;
@@ -25,10 +26,6 @@ use crate::board::{LoaderCard, Registration};
 
 /// How often a quiet connection is looked after.
 const TICK: Duration = Duration::from_millis(250);
-
-/// Batches that a trainer lets come ahead; it says so when it starts an iteration, after the loader's
-/// memory is planned.
-const ON_THE_WAY: u64 = 3;
 
 /// The most iterations of a connection at a time.
 const MOST_RUNS: usize = 64;
@@ -253,7 +250,8 @@ impl Session {
         }
         let destination = Destination {
             backing: self.link.backing(),
-            on_the_way: ON_THE_WAY,
+            // What its iterations say is later, and the loader's memory is planned now.
+            on_the_way: u64::from(CREDIT),
             commons: Some(self.house.commons.clone()),
         };
         let loader =
