@@ -200,13 +200,7 @@ impl Run {
 
     /// A window that is open, or is being opened: the run uses it from now on.
     pub fn find(&self, key: Key, place: Place) -> Option<WindowHandle> {
-        self.with(|group| {
-            let open = group.open.get_mut(&key).filter(|open| !open.drained)?;
-            open.users.insert(self.run, 0);
-            open.seen.insert(self.member.id);
-            open.last = open.last.max(place);
-            Some(open.handle.clone())
-        })?
+        self.with(|group| self.use_open(group, key, place)).flatten()
     }
 
     /// A window that this run begins to open with so many bytes; another one's, where that was first.
@@ -217,14 +211,23 @@ impl Run {
         handle: &WindowHandle,
         bytes: u64,
     ) -> Option<WindowHandle> {
-        if let Some(found) = self.find(key, place) {
-            return Some(found);
-        }
         let (users, seen) = ([(self.run, 0)].into(), [self.member.id].into());
         let open = Open { handle: handle.clone(), bytes, users, seen, drained: false, last: place };
-        let old = self.with(|group| group.open.insert(key, open));
+        // Looked for and offered under one lock: of two that come at once, one opens it.
+        let (found, old) = self.with(|group| match self.use_open(group, key, place) {
+            Some(found) => (Some(found), None),
+            None => (None, group.open.insert(key, open)),
+        })?;
         drop(old);
-        None
+        found
+    }
+
+    fn use_open(&self, group: &mut Group, key: Key, place: Place) -> Option<WindowHandle> {
+        let open = group.open.get_mut(&key).filter(|open| !open.drained)?;
+        open.users.insert(self.run, 0);
+        open.seen.insert(self.member.id);
+        open.last = open.last.max(place);
+        Some(open.handle.clone())
     }
 
     /// The run has passed the rows of a window up to `offset`, at a place. With `draining` they are given

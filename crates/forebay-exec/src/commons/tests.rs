@@ -135,3 +135,24 @@ fn other_data_and_other_lanes_are_nobodys_business() {
     one.leave(KEY);
     assert_eq!(house.windows(), 0);
 }
+
+#[test]
+fn of_many_that_come_at_once_one_opens() {
+    const LOADERS: usize = 4;
+    let house = House::new(1000);
+    let loaders: Vec<_> = (0..LOADERS).map(|_| house.loader("x").1).collect();
+    let runs: Vec<Run> = loaders.iter().map(|member| member.run((0, 0))).collect();
+    for window in 0..500 {
+        let start = std::sync::Barrier::new(LOADERS);
+        let offer = &|run: &Run| {
+            let (_, handle) = WindowHandle::new();
+            start.wait();
+            usize::from(run.offer((0, 0, window), (0, 0), &handle, 40).is_none())
+        };
+        let openers: usize = std::thread::scope(|scope| {
+            let offers: Vec<_> = runs.iter().map(|run| scope.spawn(move || offer(run))).collect();
+            offers.into_iter().map(|offer| offer.join().unwrap()).sum()
+        });
+        assert_eq!(openers, 1, "window {window}");
+    }
+}
