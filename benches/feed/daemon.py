@@ -111,11 +111,11 @@ class Sidecar:
         return f"{status['clients']} clients, {len(status['loaders'])} loaders, bytes {memory}"
 
 
-def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Wait for something to come true; whether it did in time."""
+def until(condition: Callable[[], bool], seconds: float = PATIENCE, pause: float = 0.02) -> bool:
+    """Wait for something to come true, and look again after a pause; whether it did in time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.02)
+        time.sleep(pause)
     return True

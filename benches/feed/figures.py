@@ -20,6 +20,9 @@ from plain import ROW_BYTES, plain
 MIB = 2**20
 # Python between two batches, in seconds: a training step that does not wait for data.
 STEP = 0.02
+# Sleep of a trainer that is not ready to go on when its batch is, in seconds. The processor forgets meanwhile what it
+# had at hand, so that any few lines of Python take many times as long: `numpy_view` is the measure of that.
+IDLE = 0.01
 # Photographs in the batch of such a step. The slowest of those that are compared takes two thirds of the step for
 # them on one core: none is to be the one that is waited for.
 STEP_IMAGES = 3
@@ -77,32 +80,40 @@ def _throughput(name: str, unit: str, rounds: list[list[dict[str, Any]]]) -> Fig
 
 
 def handoff(bench: Bench) -> list[Figure]:
-    """Time of `next()` where the batch is ready."""
+    """Time of `next()` where the batch is ready: asked for at once, and by a trainer that slept."""
     figures = []
     for mib, samples, quick_samples in ((1, 1_000, 100), (256, 30, 4)):
-        size = mib * MIB // ROW_BYTES
-        # Two batches to come, one in the trainer's hands, and what they are made of.
-        source = plain(bench.options.data, 1024 if bench.quick else 2048)
-        limit = 256 * MIB + 6 * mib * MIB
-        spec = {"batch": size, "samples": quick_samples if bench.quick else samples}
+        for idle in (0.0, IDLE):
+            figures += _handoff(bench, mib, quick_samples if bench.quick else samples, idle)
+    return figures
 
-        def here(source=source, spec=spec, mib=mib, limit=limit) -> dict[str, Any]:
-            return bench.measure(f"{mib} MiB in process", "handoff", source, **spec, options={"memory_limit": limit})
 
-        def there(source=source, spec=spec, mib=mib, limit=limit) -> dict[str, Any]:
-            with bench.sidecar("--memory", str(limit + 256 * MIB)) as sidecar:
-                options = {"memory_limit": limit, "socket": str(sidecar.socket)}
-                return bench.measure(f"{mib} MiB from a sidecar", "handoff", source, **spec, options=options)
+def _handoff(bench: Bench, mib: int, samples: int, idle: float) -> list[Figure]:
+    # Two batches to come, one in the trainer's hands, and what they are made of.
+    source = plain(bench.options.data, 1024 if bench.quick else 2048)
+    limit = 256 * MIB + 6 * mib * MIB
+    spec = {"batch": mib * MIB // ROW_BYTES, "samples": samples, "idle": idle}
 
-        rounds = bench.in_turn(f"handoff of {mib} MiB", [here, there])
-        for name, share, goal in (("median", 0.5, 50), ("p99", 0.99, 500)):
-            own, micros = ([1e6 * _quantile(r[side]["seconds"], share) for r in rounds] for side in (0, 1))
-            # Of a few samples a round, the 99th percentile is the largest; that of all rounds is one of many.
-            together = 1e6 * _quantile([s for r in rounds for s in r[1]["seconds"]], share)
-            detail = {"in_process": median(own), "of_all_rounds": together, "samples": spec["samples"]}
-            figures.append(
-                Figure(f"handoff_{mib}mib_{name}", "next() of a ready batch", "µs", micros, ("<", goal), detail)
-            )
+    def here() -> dict[str, Any]:
+        return bench.measure(f"{mib} MiB in process", "handoff", source, **spec, options={"memory_limit": limit})
+
+    def there() -> dict[str, Any]:
+        with bench.sidecar("--memory", str(limit + 256 * MIB)) as sidecar:
+            options = {"memory_limit": limit, "socket": str(sidecar.socket)}
+            return bench.measure(f"{mib} MiB from a sidecar", "handoff", source, **spec, options=options)
+
+    name, what = f"handoff_{mib}mib", "next() of a ready batch"
+    if idle:
+        name, what = f"{name}_slept", f"{what} after {1000 * idle:g} ms of sleep"
+    rounds = bench.in_turn(f"{what}, {mib} MiB", [here, there])
+    figures = []
+    for quantile, share, goal in (("median", 0.5, 50), ("p99", 0.99, 500)):
+        own, micros = ([1e6 * _quantile(r[side]["seconds"], share) for r in rounds] for side in (0, 1))
+        views = [1e6 * _quantile(r[1]["views"], share) for r in rounds]
+        # Of a few samples a round, the 99th percentile is the largest; that of all rounds is one of many.
+        together = 1e6 * _quantile([s for r in rounds for s in r[1]["seconds"]], share)
+        detail = {"in_process": median(own), "numpy_view": median(views), "of_all_rounds": together, "samples": samples}
+        figures.append(Figure(f"{name}_{quantile}", what, "µs", micros, None if idle else ("<", goal), detail))
     return figures
 
 

@@ -21,29 +21,29 @@ from data import Source
 
 # Batches before the clock: threads run, memory is there, whatever is compiled or cached is so.
 WARM_STEPS = 10
-# A batch that is ready stays so. What its making has stirred up (the last stores, the message about it, the thread
-# that made it) is over within this.
-SETTLE = 0.01
 # Between the elements of a batch that a trainer looks at: one float32 of each page of memory.
 PAGE = 4096 // 4
 
 
 def handoff(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each `next()` that finds its batch ready."""
+    """Seconds of each `next()` that finds its batch ready, and of a view of memory that is at hand, for comparison."""
+    import numpy as np
+
     import forebay as fb
 
     options = {"shuffle": "none", "format": "numpy", "epoch_end": "drop", "prefetch": 2}
     options |= {"batch_size": spec["batch"], "num_threads": spec["threads"]} | spec["options"]
     loader = peer.load(fb.read_parquet(spec["source"]["path"]), **options)
     seconds: list[float] = []
+    views: list[float] = []
+    memory = bytearray(PAGE)
     start, taken = time.perf_counter(), 0
 
     def ready() -> bool:
-        """Whether the next batch is made; while another is in the making, that may be the one."""
+        """Whether the next batch is made, or sent where it is; while another is in the making, that may be the one."""
         stats = loader.stats()
-        # Those that a sidecar has sent ahead count as delivered there.
-        made = stats["batches_ready"] > 0 or stats["batches"] > taken
-        return made and stats["batches_making"] == 0
+        sent = stats["batches"] > taken if "socket" in spec["options"] else stats["batches_ready"] > 0
+        return sent and stats["batches_making"] == 0
 
     while len(seconds) < spec["samples"]:
         batches = iter(loader)
@@ -53,16 +53,22 @@ def handoff(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:
         for _ in range(1, min(len(loader), spec["samples"] - len(seconds) + 1)):
             # A trainer reads what it is given; only then are the batch's pages its own as well.
             batch["x"][::PAGE].sum()
-            if not until(ready):
+            if not until(ready, pause=0):
                 raise RuntimeError(f"no batch is ready: {loader.stats()}")
-            time.sleep(SETTLE)
+            time.sleep(spec["idle"])
             before = time.perf_counter()
             batch = next(batches)
             seconds.append(time.perf_counter() - before)
             taken += 1
+            time.sleep(spec["idle"])
+            before = time.perf_counter()
+            view = {"x": np.frombuffer(memory, dtype=np.float32)}
+            views.append(time.perf_counter() - before)
+            del view
         del batch, batches
     rows = spec["batch"] * len(seconds)
-    return {"seconds": seconds, "wall": time.perf_counter() - start, "cpu": time.process_time(), "rows": rows}
+    counted = {"wall": time.perf_counter() - start, "cpu": time.process_time(), "rows": rows}
+    return counted | {"seconds": seconds, "views": views}
 
 
 def calibrate(peer: Any, spec: dict[str, Any]) -> dict[str, Any]:

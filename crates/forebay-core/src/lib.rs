@@ -16,6 +16,7 @@ pub mod suggest;
 pub mod sync;
 pub mod tensor;
 pub mod text;
+pub mod thread;
 
 pub use budget::{Account, ByteBudget, Reservation};
 pub use error::{Error, ErrorKind, Location, Result};

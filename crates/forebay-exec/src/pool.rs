@@ -108,7 +108,10 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("forebay-cpu-{n}"))
-                .spawn(move || shared.serve())
+                .spawn(move || {
+                    forebay_core::thread::let_others_finish();
+                    shared.serve();
+                })
                 .map_err(|e| {
                     Error::new(ErrorKind::Resource, format!("cannot start CPU thread {n}"))
                         .with_source(e)

@@ -37,6 +37,7 @@ pub fn io() -> Result<Arc<Runtime>> {
         .worker_threads(IO_THREADS)
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("forebay-io")
+        .on_thread_start(forebay_core::thread::let_others_finish)
         .enable_all()
         .build()
         .map_err(|e| {

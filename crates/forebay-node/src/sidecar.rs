@@ -153,6 +153,10 @@ impl Drop for Sidecar {
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let work = move || {
+        forebay_core::thread::let_others_finish();
+        work();
+    };
     std::thread::Builder::new().name(name.into()).spawn(work).map_err(|e| {
         Error::new(ErrorKind::Resource, "the sidecar cannot start a thread")
             .with_source(e)
