@@ -192,6 +192,21 @@ def test_sigterm_lets_an_epoch_end(sidecar: Process, rows: fb.Dataset) -> None:
     assert loader.epoch == 2
 
 
+def test_sigterm_does_not_wait_for_idle_trainers(tmp_path: Path, rows: fb.Dataset) -> None:
+    sidecar = Process(tmp_path / "s", "--grace", "3600")
+    connection = sidecar.connect(reconnect_timeout=0)
+    idle = connection.loader(rows, 64, seed=7, format="numpy")
+    loader = connection.loader(rows, ROWS // 2, shuffle="none", format="numpy")
+    batches = iter(loader)
+    seen = next(batches)["id"].tolist()
+    assert sidecar.stop() == 0
+    # What was promised had been sent.
+    seen += [int(i) for batch in batches for i in batch["id"]]
+    assert seen == ids(rows.loader(ROWS, shuffle="none", format="numpy"))
+    with pytest.raises(fb.NotFoundError, match="no sidecar"):
+        next(iter(idle))
+
+
 def test_sigterm_ends_within_the_grace(tmp_path: Path, file: str, rows: fb.Dataset) -> None:
     sidecar = Process(tmp_path / "s", "--grace", "0")
     loader = sidecar.connect().loader(rows, 64, seed=7, format="numpy")

@@ -37,8 +37,8 @@ struct House {
     budget: ByteBudget,
     /// What the loaders read in common.
     commons: Commons,
-    /// Connections whose trainers may still be served.
-    connections: AtomicUsize,
+    /// Iterations that still have batches to send.
+    iterations: Arc<AtomicUsize>,
 }
 
 impl House {
@@ -91,7 +91,7 @@ impl Sidecar {
             board: board.clone(),
             budget,
             commons: Commons::default(),
-            connections: AtomicUsize::new(0),
+            iterations: Arc::default(),
         });
         let (ending, sessions) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let mut sidecar = Self {
@@ -113,16 +113,15 @@ impl Sidecar {
         &self.path
     }
 
-    /// Takes no new work from now on, and ends when no trainer is connected any more, or after `grace`.
-    /// Iterations that run go on; trainers that begin another one wait for the next
-    /// sidecar.
+    /// Takes no new work from now on, and ends when the iterations that run have sent all their batches, or
+    /// after `grace`. Trainers that begin another one wait for the next sidecar.
     pub fn finish(self, grace: Duration) {
         self.house.board.health().stopping();
         let until = Instant::now() + grace;
-        while self.house.connections.load(Ordering::Relaxed) > 0 {
+        while self.house.iterations.load(Ordering::Relaxed) > 0 {
             if Instant::now() >= until {
                 tracing::warn!(
-                    "ending while trainers are connected: the grace of {} s is over",
+                    "ending while iterations run: the grace of {} s is over",
                     grace.as_secs()
                 );
                 break;
@@ -211,20 +210,10 @@ fn welcome(
         .try_clone()
         .map_err(|e| Error::new(ErrorKind::Resource, "no descriptor is left").with_source(e))?;
     let work = move || {
-        house.connections.fetch_add(1, Ordering::Relaxed);
-        let _leaving = Leaving(&house.connections);
         if let Err(e) = Session::serve(Arc::clone(&house), stream, &ending) {
             tracing::debug!("a connection ended: {}", e.report());
         }
     };
     sessions.push((thread("forebay-session", work)?, kept));
     Ok(())
-}
-
-struct Leaving<'a>(&'a AtomicUsize);
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }

@@ -1,5 +1,6 @@
 //! An iteration that a trainer runs: a thread that takes batches and sends them, as far as it may.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
@@ -48,15 +49,24 @@ impl Pace {
 }
 
 impl Run {
-    /// Starts to send the batches of an epoch, `credit` of them ahead of the trainer.
+    /// Starts to send the batches of an epoch, `credit` of them ahead of the trainer. It is one of those that
+    /// are `counted` until all are sent.
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start(run: u64, epoch: Epoch, credit: u32, link: &Arc<Link>) -> Result<Self> {
+    pub fn start(
+        run: u64,
+        epoch: Epoch,
+        credit: u32,
+        link: &Arc<Link>,
+        counted: &Arc<AtomicUsize>,
+    ) -> Result<Self> {
         let state = State { credit: credit.clamp(1, MOST_CREDIT), is_stopped: false };
         let pace = Arc::new(Pace { state: Mutex::new(state), changed: Condvar::new() });
         let (paced, link) = (Arc::clone(&pace), Arc::clone(link));
+        let counted = Counted::among(counted);
         let work = move || {
+            let _counted = counted;
             if let Err(e) = pump(run, epoch, &paced, &link) {
                 tracing::debug!("iteration {run} is left: {}", e.report());
                 // Where the connection is what failed, nobody hears it.
@@ -92,6 +102,22 @@ impl Drop for Run {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+/// One more, for as long as this lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn among(all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

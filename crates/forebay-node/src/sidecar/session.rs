@@ -158,8 +158,8 @@ impl Session {
                     Ok((epoch, started)) => {
                         // Before the first batch of it, which another thread sends.
                         self.link.send(&started)?;
-                        let run_thread = Run::start(run, epoch, credit, &self.link);
-                        match run_thread {
+                        let counted = &self.house.iterations;
+                        match Run::start(run, epoch, credit, &self.link, counted) {
                             Ok(running) => _ = self.runs.insert(run, running),
                             Err(e) => {
                                 self.link.send(&Reply::Broken { run, failure: (&e).into() })?
