@@ -27,11 +27,13 @@ mod tests {
         // SAFETY: a call without pointers.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let before = policy();
-        let within = std::thread::spawn(move || {
-            let_others_finish();
-            policy()
+        let within = std::thread::scope(|scope| {
+            let inner = scope.spawn(|| {
+                let_others_finish();
+                policy()
+            });
+            inner.join().ok()
         });
-        let within = within.join().ok();
         let usual = before == libc::SCHED_OTHER;
         assert_eq!(within, Some(if usual { libc::SCHED_BATCH } else { before }));
         assert_eq!(policy(), before);
