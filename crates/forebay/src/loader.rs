@@ -8,7 +8,9 @@ use forebay_exec::commons::Commons;
 use forebay_exec::{Delivered, EpochRun, LoaderConfig, OutputOptions, Share, Stats};
 use forebay_feed::{Backing, Batch};
 use forebay_plan::schedule::{DEFAULT_MIX, LaneProgress, Schedule, ScheduleSpec};
-use forebay_plan::{Format, LoaderOptions, LoaderState, SnapshotId, Source, StateProgress, Step};
+use forebay_plan::{
+    Format, LoaderOptions, LoaderState, PlanHash, SnapshotId, Source, StateProgress, Step,
+};
 
 use crate::dataset::Dataset;
 use crate::position::{Place, Position, Turn};
@@ -28,6 +30,7 @@ struct Shared {
     /// What slabs are made of.
     backing: Arc<dyn Backing>,
     snapshot: OnceLock<SnapshotId>,
+    plan: OnceLock<PlanHash>,
     /// Whether what one rank reads serves the others.
     shares: bool,
     /// Whether it was said that ranks share lanes.
@@ -116,6 +119,7 @@ impl Loader {
             backing,
             shares,
             snapshot: OnceLock::new(),
+            plan: OnceLock::new(),
             said: Once::new(),
         })))
     }
@@ -239,7 +243,7 @@ impl Loader {
         };
         LoaderState {
             snapshot: *self.0.snapshot.get_or_init(|| pipeline.dataset.id()),
-            plan: pipeline.plan.hash(),
+            plan: *self.0.plan.get_or_init(|| pipeline.plan.hash()),
             shuffle: schedule.spec().shuffle,
             seed: schedule.spec().seed,
             epoch: at.epoch,
